@@ -1,0 +1,46 @@
+"""Attention for PyTorch: one call, one layer, one cache."""
+
+from headwise import patterns
+from headwise.errors import (
+    BackendRefused,
+    CacheError,
+    DtypeError,
+    NativeMissingWarning,
+    PatternError,
+    ShapeError,
+)
+from headwise.ops import Attended, Plan, attend, attend_with_lse, attention_weights, explain
+from headwise.patterns import (
+    Causal,
+    Dense,
+    Documents,
+    Full,
+    KeyMask,
+    Lengths,
+    Prefix,
+    Window,
+)
+
+__all__ = [
+    "Attended",
+    "BackendRefused",
+    "CacheError",
+    "Causal",
+    "Dense",
+    "Documents",
+    "DtypeError",
+    "Full",
+    "KeyMask",
+    "Lengths",
+    "NativeMissingWarning",
+    "PatternError",
+    "Plan",
+    "Prefix",
+    "ShapeError",
+    "Window",
+    "attend",
+    "attend_with_lse",
+    "attention_weights",
+    "explain",
+    "patterns",
+]

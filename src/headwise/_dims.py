@@ -1,0 +1,21 @@
+"""The only place where tensor dimensions are spelled."""
+
+from typing import TypeAlias
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+Query: TypeAlias = Float[Tensor, "*batch q_heads q_len head_dim"]
+Key: TypeAlias = Float[Tensor, "*batch kv_heads kv_len head_dim"]
+Value: TypeAlias = Float[Tensor, "*batch kv_heads kv_len value_dim"]
+Output: TypeAlias = Float[Tensor, "*batch q_heads q_len value_dim"]
+LogSumExp: TypeAlias = Float[Tensor, "*batch q_heads q_len"]
+Weights: TypeAlias = Float[Tensor, "*batch heads rows kv_len"]
+Sinks: TypeAlias = Float[Tensor, " q_heads"]
+
+Positions: TypeAlias = Int[Tensor, "..."]
+Allowed: TypeAlias = Bool[Tensor, "..."]
+KeyMaskTensor: TypeAlias = Bool[Tensor, "batch kv_len"]
+
+Hidden: TypeAlias = Float[Tensor, "batch length width"]
+Split: TypeAlias = Float[Tensor, "batch heads length dim"]

@@ -1,0 +1,12 @@
+"""Stateless operations on (batch, heads, length, dim)."""
+
+from headwise.ops.softmax import (
+    Attended,
+    Plan,
+    attend,
+    attend_with_lse,
+    attention_weights,
+    explain,
+)
+
+__all__ = ["Attended", "Plan", "attend", "attend_with_lse", "attention_weights", "explain"]

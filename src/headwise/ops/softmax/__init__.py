@@ -1,0 +1,7 @@
+"""Softmax attention: one definition, several backends."""
+
+from headwise.ops.softmax.api import attend, attend_with_lse, attention_weights, explain
+from headwise.ops.softmax.call import Attended
+from headwise.ops.softmax.plan import Plan
+
+__all__ = ["Attended", "Plan", "attend", "attend_with_lse", "attention_weights", "explain"]

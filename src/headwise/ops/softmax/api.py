@@ -1,0 +1,231 @@
+"""Softmax attention for users: checks, defaults, the choice of backend, the names of results."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from torch import Tensor
+
+from headwise import _native
+from headwise._dims import Key, LogSumExp, Output, Query, Sinks, Value, Weights
+from headwise.errors import BackendRefused
+from headwise.ops.softmax import native, reference, refusals, sdpa
+from headwise.ops.softmax.call import Attended, Call, Computed
+from headwise.ops.softmax.plan import Plan, plan
+from headwise.ops.softmax.settle import Extras, pick, settle
+from headwise.patterns.base import Pattern
+from headwise.patterns.grid import Offset
+
+
+class _Backend(NamedTuple):
+    refusals: Callable[[Call], list[str]]
+    run: Callable[[Call], Computed]
+
+
+_BACKENDS = {
+    "native": _Backend(refusals.native, native.run),
+    "sdpa": _Backend(refusals.sdpa, sdpa.run),
+    "reference": _Backend(refusals.reference, reference.run),
+}
+
+
+def attend(
+    query: Query,
+    key: Key,
+    value: Value,
+    pattern: Pattern | None = None,
+    *,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Sinks | None = None,
+    dropout_p: float = 0.0,
+    q_offset: Offset | None = None,
+    kv_offset: Offset = 0,
+    backend: str = "auto",
+) -> Output:
+    """Weigh values by how well each query matches each key.
+
+    Computes ``softmax(bias + softcap(scale * query @ key^T), over the keys that the pattern
+    allows) @ value`` per head ("Attention Is All You Need", Vaswani et al., 2017), summed in
+    float32 or wider. Query head ``h`` reads key/value head ``h // (q_heads // kv_heads)``, which
+    is not copied.
+
+    Args:
+        query: What is looked for, (batch…, q_heads, q_len, head_dim), any strides. Three
+            dimensions are one sample; further leading dimensions are allowed.
+        key: What is offered; ``kv_heads`` must divide ``q_heads``.
+        value: What is returned for each key; its last dimension may differ from the key's.
+        pattern: Which pairs may meet; ``None`` = all. Masked numbers never reach the result,
+            NaN and infinity included.
+        bias: Numbers added to the scores, broadcasting to (batch, heads, q_len, kv_len) on any
+            axis; ``-inf`` means "may not attend".
+        scale: Multiplier of the scores, zero and negative included. ``None`` means
+            ``head_dim ** -0.5``.
+        softcap: Caps scores smoothly to ``softcap * tanh(scores / softcap)``; above 0.
+        sinks: One number per query head, (q_heads,): a further score that takes its share of the
+            softmax and brings no value.
+        dropout_p: Share of the weights set to zero, the others divided by ``1 - dropout_p``. The
+            function does not know about training: layers pass 0 in ``eval()``.
+        q_offset: Absolute position of the first query; an int, or one per sample (batch,).
+            ``None`` puts the last query beside the last key: ``kv_offset + kv_len - q_len``.
+        kv_offset: Absolute position of the first key; an int, or one per sample (batch,).
+        backend: ``"native"``, ``"sdpa"``, ``"reference"`` run or refuse; ``"auto"`` takes the
+            first that does not refuse. ``explain`` tells which, and why not the others.
+
+    Returns:
+        (batch…, q_heads, q_len, value_dim) in the dtype of ``query``. A query that may attend
+        nowhere gets zeros; so does every query where there is no key at all.
+
+    Raises:
+        ShapeError: Sizes that do not fit together; nothing is broadcast but ``bias``.
+        DtypeError: Different or unsuitable dtypes or devices.
+        PatternError: A pattern that does not fit the call.
+        BackendRefused: A named backend that will not take the call, with every reason.
+
+    Example:
+        >>> import torch, headwise as hw
+        >>> q, kv = torch.ones(1, 4, 3, 8), torch.ones(1, 2, 3, 8)
+        >>> hw.attend(q, kv, kv, hw.Causal()).shape
+        torch.Size([1, 4, 3, 8])
+    """
+    extras = Extras(bias, scale, softcap, sinks, dropout_p, q_offset, kv_offset)
+    call = settle("attend", query, key, value, pattern, extras, False)
+    output = _run("attend", call, backend).output
+    return output if query.ndim == 4 else output.reshape(*query.shape[:-1], value.shape[-1])
+
+
+def attend_with_lse(
+    query: Query,
+    key: Key,
+    value: Value,
+    pattern: Pattern | None = None,
+    *,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Sinks | None = None,
+    dropout_p: float = 0.0,
+    q_offset: Offset | None = None,
+    kv_offset: Offset = 0,
+    backend: str = "auto",
+) -> Attended:
+    """Do what ``attend`` does and return the log-sum-exp of the scores as well.
+
+    Arguments and errors are those of ``attend``.
+
+    Returns:
+        ``Attended(output, lse)``: the output of ``attend``, and the natural log of each row's
+        softmax denominator, (batch…, q_heads, q_len) in float32 or wider; ``-inf`` for a query
+        that may attend nowhere.
+    """
+    extras = Extras(bias, scale, softcap, sinks, dropout_p, q_offset, kv_offset)
+    call = settle("attend_with_lse", query, key, value, pattern, extras, True)
+    output, lse = _run("attend_with_lse", call, backend)
+    assert lse is not None
+    rows = query.shape[:-1]
+    return Attended(output.reshape(*rows, value.shape[-1]), lse.reshape(rows))
+
+
+def attention_weights(
+    query: Query,
+    key: Key,
+    pattern: Pattern | None = None,
+    *,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Sinks | None = None,
+    q_offset: Offset | None = None,
+    kv_offset: Offset = 0,
+    rows: Sequence[int] | Tensor | slice | int | None = None,
+    heads: Sequence[int] | Tensor | slice | int | None = None,
+) -> Weights:
+    """Return the softmax weights that ``attend`` uses, for the rows and heads asked for.
+
+    Memory and time follow what is asked for: ``rows × heads × kv_len``, not ``q_len × kv_len``.
+
+    Args:
+        query: As in ``attend``, like all arguments that are not named here.
+        key: As in ``attend``.
+        pattern: As in ``attend``.
+        bias: As in ``attend``.
+        scale: As in ``attend``.
+        softcap: As in ``attend``.
+        sinks: As in ``attend``; the weight of a sink is left out, so rows sum to less than 1.
+        q_offset: As in ``attend``.
+        kv_offset: As in ``attend``.
+        rows: Indices of the queries wanted; ``None`` = all.
+        heads: Indices of the query heads wanted; ``None`` = all.
+
+    Returns:
+        (batch…, heads, rows, kv_len) in the dtype of ``query``: zero at pairs that are not
+        allowed, all zero for a query that may attend nowhere.
+
+    Raises:
+        IndexError: A row or head that does not exist; otherwise as ``attend``.
+    """
+    extras = Extras(bias, scale, softcap, sinks, 0.0, q_offset, kv_offset)
+    call = settle("attention_weights", query, key, key, pattern, extras, False)
+    found = reference.weights(
+        call, pick(rows, query.shape[-2]), pick(heads, query.shape[-3])
+    ).to(call.query.dtype)
+    return found if query.ndim == 4 else found.reshape(*query.shape[:-3], *found.shape[1:])
+
+
+def explain(
+    query: Query,
+    key: Key,
+    value: Value,
+    pattern: Pattern | None = None,
+    *,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Sinks | None = None,
+    dropout_p: float = 0.0,
+    q_offset: Offset | None = None,
+    kv_offset: Offset = 0,
+    backend: str = "auto",
+) -> Plan:
+    """Say how ``attend`` would run these inputs and what that costs, without running them.
+
+    Arguments and errors are those of ``attend``, except that a named backend that refuses is
+    reported in the plan and not raised.
+
+    Returns:
+        A ``Plan``: ``backend``, ``isa``, ``refusals``, ``live_fraction``, ``flops``, ``bytes``,
+        ``complexity``, ``threads``; ``str(plan)`` reads well.
+    """
+    extras = Extras(bias, scale, softcap, sinks, dropout_p, q_offset, kv_offset)
+    call = settle("explain", query, key, value, pattern, extras, False)
+    _known("explain", backend)
+    reasons = {name: known.refusals(call) for name, known in _BACKENDS.items()}
+    asked = list(_BACKENDS) if backend == "auto" else [backend]
+    chosen = next((name for name in asked if not reasons[name]), None)
+    return plan(call, chosen, reasons)
+
+
+def _run(caller: str, call: Call, backend: str) -> Computed:
+    if backend == "auto":
+        for known in _BACKENDS.values():
+            if not known.refusals(call):
+                if _native.kernels is None:
+                    _native.warn_once()
+                return known.run(call)
+    _known(caller, backend)
+    reasons = _BACKENDS[backend].refusals(call)
+    if reasons:
+        lines = "\n".join(f"  {backend}: {reason}" for reason in reasons)
+        raise BackendRefused(
+            f"{caller}: the backend {backend!r} will not take this call\n{lines}\n"
+            '  hint: backend="auto" takes one that can; explain(…) lists them all'
+        )
+    return _BACKENDS[backend].run(call)
+
+
+def _known(caller: str, backend: str) -> None:
+    if backend != "auto" and backend not in _BACKENDS:
+        names = ", ".join(repr(name) for name in ("auto", *_BACKENDS))
+        raise ValueError(
+            f"{caller}: unknown backend {backend!r}\n  hint: choose one of {names}"
+        )

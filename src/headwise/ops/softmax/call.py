@@ -1,0 +1,53 @@
+"""One attention call with every default settled; what api.py hands to a backend."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor
+
+from headwise.patterns.base import Pattern
+from headwise.patterns.grid import Grid
+
+
+class Attended(NamedTuple):
+    """Result of attention: the output, and the natural log of each row's softmax denominator."""
+
+    output: Tensor
+    lse: Tensor
+
+
+class Computed(NamedTuple):
+    """What a backend returns; ``lse`` may be missing where it was not asked for."""
+
+    output: Tensor
+    lse: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Tensors are (batch, heads, length, dim), checked against each other; ``pattern`` may be
+    ``None``, which is everything."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    pattern: Pattern | None
+    bias: Tensor | None
+    scale: float
+    softcap: float | None
+    sinks: Tensor | None
+    dropout_p: float
+    places: tuple[Grid, ...]
+    want_lse: bool
+    wants_gradient: bool
+
+    @property
+    def group(self) -> int:
+        """How many query heads read one key/value head."""
+        return self.query.shape[1] // max(self.key.shape[1], 1)
+
+    def allowed(self) -> Tensor | None:
+        """Spell the pattern out on the device of the query; ``None`` where all is allowed."""
+        if self.pattern is None:
+            return None
+        return self.pattern.spelled(self.places).to(self.query.device)

@@ -1,0 +1,101 @@
+"""The definition of softmax attention, in plain PyTorch; every fast path is tested against it.
+
+Everything is computed in float32 or wider and spelled out, (batch, heads, q_len, kv_len). Numbers
+that are not finite are kept out of the matrix products and put back only where they may be seen,
+so that a masked NaN touches neither results nor gradients.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from headwise.ops.softmax.call import Call, Computed
+
+
+def run(call: Call) -> Computed:
+    """Weigh values by how well each query matches each key."""
+    work = torch.promote_types(call.query.dtype, torch.float32)
+    with torch.autocast(call.query.device.type, enabled=False):
+        weights, lse, allowed = _softmax(call, call.allowed(), work)
+        if call.dropout_p > 0.0:
+            weights = torch.nn.functional.dropout(weights, call.dropout_p)
+        value = call.value.to(work).repeat_interleave(call.group, 1)
+        output = _mix(weights, allowed, value)
+    return Computed(output.to(call.query.dtype), lse)
+
+
+def weights(call: Call, rows: Sequence[int] | None, heads: Sequence[int] | None) -> Tensor:
+    """Return the softmax weights of the chosen queries and heads, in float32 or wider."""
+    work = torch.promote_types(call.query.dtype, torch.float32)
+    chosen = range(call.query.shape[1]) if heads is None else heads
+    which = torch.tensor(range(call.query.shape[2]) if rows is None else rows, dtype=torch.int64)
+    part = replace(
+        call,
+        query=call.query[:, list(chosen)][:, :, which],
+        key=call.key[:, [head // call.group for head in chosen]],
+        bias=_along(_along(call.bias, 1, list(chosen)), 2, which.tolist()),
+        sinks=None if call.sinks is None else call.sinks[list(chosen)],
+    )
+    allowed = None
+    if call.pattern is not None:
+        allowed = call.pattern.spelled(call.places, which, chosen).to(call.query.device)
+    with torch.autocast(call.query.device.type, enabled=False):
+        return _softmax(part, allowed, work)[0]
+
+
+def _along(bias: Tensor | None, axis: int, chosen: list[int]) -> Tensor | None:
+    if bias is None or bias.shape[axis] == 1:
+        return bias
+    return bias.index_select(axis, torch.tensor(chosen, device=bias.device, dtype=torch.int64))
+
+
+def _softmax(
+    call: Call, pattern: Tensor | None, work: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the weights, their log-sum-exp, and which pairs are allowed."""
+    key = call.key.to(work).repeat_interleave(call.group, 1)
+    scores = _match(call.query.to(work), key) * call.scale
+    if call.softcap is not None:
+        scores = call.softcap * torch.tanh(scores / call.softcap)
+    allowed = torch.ones_like(scores, dtype=torch.bool)
+    if pattern is not None:
+        allowed = allowed & pattern
+    if call.bias is not None:
+        closed = call.bias == float("-inf")
+        scores = scores + call.bias.masked_fill(closed, 0.0)
+        allowed = allowed & ~closed
+    scores = scores.masked_fill(~allowed, float("-inf"))
+    if call.sinks is not None:
+        sinks = call.sinks.to(work).view(1, -1, 1, 1).expand(*scores.shape[:-1], 1)
+        scores = torch.cat([scores, sinks], -1)
+    empty = ~allowed.any(-1, keepdim=True)
+    # A closed row has no softmax; zeros in its place keep NaN out of the gradient, too.
+    weights = scores.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0)
+    lse = scores.masked_fill(empty, 0.0).logsumexp(-1).masked_fill(empty[..., 0], float("-inf"))
+    return weights[..., : call.key.shape[2]], lse, allowed
+
+
+def _match(query: Tensor, key: Tensor) -> Tensor:
+    """Return ``query @ key^T``, without a gradient where a vector is not finite."""
+    odd_query, odd_key = (~t.isfinite().all(-1) for t in (query, key))
+    clean = _finite(query) @ _finite(key).transpose(-1, -2)
+    exact = query.detach() @ key.detach().transpose(-1, -2)
+    return torch.where(odd_query.unsqueeze(-1) | odd_key.unsqueeze(-2), exact, clean)
+
+
+def _mix(weights: Tensor, allowed: Tensor, value: Tensor) -> Tensor:
+    """Return ``weights @ value``, where a value that is not finite counts for those who see it."""
+    output = weights @ _finite(value)
+    seen = allowed.to(value.dtype)
+    infinite = value.isinf()
+    above = seen @ (infinite & (value > 0)).to(value.dtype) > 0
+    below = seen @ (infinite & (value < 0)).to(value.dtype) > 0
+    nowhere = (seen @ value.isnan().to(value.dtype) > 0) | (above & below)
+    output = output.masked_fill(above, float("inf")).masked_fill(below, float("-inf"))
+    return output.masked_fill(nowhere, float("nan"))
+
+
+def _finite(numbers: Tensor) -> Tensor:
+    return numbers.masked_fill(~numbers.isfinite(), 0.0)

@@ -1,0 +1,226 @@
+"""Checks one attention call and fills in its defaults."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from headwise._checks import refuse_dtypes, refuse_shapes
+from headwise.errors import PatternError
+from headwise.ops.softmax.call import Call
+from headwise.patterns.base import Pattern
+from headwise.patterns.causal import Full
+from headwise.patterns.grid import Offset, grids
+from headwise.patterns.lowering import check_sizes
+
+
+class Extras(NamedTuple):
+    """The arguments of a call besides its tensors, as the user gave them."""
+
+    bias: Tensor | None
+    scale: float | None
+    softcap: float | None
+    sinks: Tensor | None
+    dropout_p: float
+    q_offset: Offset | None
+    kv_offset: Offset
+
+
+def settle(  # noqa: PLR0913
+    caller: str,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    pattern: Pattern | None,
+    extras: Extras,
+    want_lse: bool,
+) -> Call:
+    """Return the call with four dimensions and every default filled in, or refuse it."""
+    _check_tensors(caller, query, key, value)
+    lead = query.shape[:-3]
+    bias = _settle_bias(caller, extras.bias, query, key)
+    sinks = _settle_sinks(caller, extras.sinks, query)
+    wants_gradient = torch.is_grad_enabled() and any(
+        t is not None and t.requires_grad for t in (query, key, value, bias, sinks)
+    )
+    query, key, value = _autocast(query), _autocast(key), _autocast(value)
+    if len(lead) != 1:
+        query, key, value = (t.reshape(-1, *t.shape[-3:]) for t in (query, key, value))
+    scale, softcap = extras.scale, extras.softcap
+    if scale is None:
+        scale = max(query.shape[-1], 1) ** -0.5
+    if softcap is not None and not softcap > 0:
+        raise ValueError(
+            f"{caller}: softcap must be above 0, got {softcap}\n"
+            "  hint: leave softcap out for scores without a cap"
+        )
+    if not 0.0 <= extras.dropout_p <= 1.0:
+        raise ValueError(
+            f"{caller}: dropout_p must lie between 0 and 1, got {extras.dropout_p}\n"
+            "  hint: dropout_p is the share of weights set to zero"
+        )
+    places = grids(query.shape[2], key.shape[2], extras.q_offset, extras.kv_offset)
+    if len(places) not in (1, query.shape[0]):
+        raise PatternError(
+            f"{caller}: offsets must be one int, or one per sample, "
+            f"got {len(places)} for {query.shape[0]} samples\n"
+            "  hint: the samples are the leading dimensions of query"
+        )
+    return Call(
+        query,
+        key,
+        value,
+        _settle_pattern(caller, pattern, query),
+        bias,
+        float(scale),
+        softcap,
+        sinks,
+        extras.dropout_p,
+        places,
+        want_lse,
+        wants_gradient,
+    )
+
+
+def pick(index: Sequence[int] | Tensor | slice | int | None, size: int) -> list[int] | None:
+    """Return the chosen indices below ``size`` as a list; ``None`` for all."""
+    if index is None:
+        return None
+    if isinstance(index, slice):
+        return list(range(size)[index])
+    chosen = [index] if isinstance(index, int) else [int(number) for number in index]
+    wrong = [number for number in chosen if not -size <= number < size]
+    if wrong:
+        raise IndexError(f"attention_weights: index {wrong[0]} is out of range for size {size}")
+    return [number % size for number in chosen]
+
+
+def _check_tensors(caller: str, query: Tensor, key: Tensor, value: Tensor) -> None:
+    named = {"query": query, "key": key, "value": value}
+    if not query.dtype == key.dtype == value.dtype or not query.dtype.is_floating_point:
+        raise refuse_dtypes(
+            caller,
+            "query, key and value must share one floating-point dtype",
+            "convert them with .to(dtype)",
+            **named,
+        )
+    if not query.device == key.device == value.device:
+        raise refuse_dtypes(
+            caller,
+            "query, key and value must be on one device",
+            "move them with .to(device)",
+            **named,
+        )
+    if not query.ndim == key.ndim == value.ndim >= 3:
+        raise refuse_shapes(
+            caller,
+            "query, key and value must have the same number of dimensions, at least 3",
+            "the layout is (batch…, heads, length, dim); (heads, length, dim) is one sample",
+            **named,
+        )
+    if not query.shape[:-3] == key.shape[:-3] == value.shape[:-3]:
+        raise refuse_shapes(
+            caller,
+            "query, key and value must have the same leading dimensions",
+            "expand them yourself, as in key.expand(batch, -1, -1, -1); nothing is broadcast",
+            **named,
+        )
+    q_heads, kv_heads = query.shape[-3], key.shape[-3]
+    if kv_heads != value.shape[-3] or key.shape[-2] != value.shape[-2]:
+        raise refuse_shapes(
+            caller,
+            "key and value must have the same heads and length",
+            "there is one value for every key; only the last dimension may differ",
+            **named,
+        )
+    if query.shape[-1] != key.shape[-1]:
+        raise refuse_shapes(
+            caller,
+            f"query and key must have the same head_dim, got {query.shape[-1]} "
+            f"and {key.shape[-1]}",
+            "the layout is (batch…, heads, length, dim)",
+            **named,
+        )
+    if q_heads % kv_heads if kv_heads else q_heads:
+        raise refuse_shapes(
+            caller,
+            f"kv_heads must divide q_heads, got {kv_heads} and {q_heads}",
+            "pass key and value with 1 head (multi-query) or a divisor of q_heads (grouped)",
+            **named,
+        )
+
+
+def _settle_pattern(caller: str, pattern: Pattern | None, query: Tensor) -> Pattern | None:
+    if pattern is None:
+        return None
+    if not isinstance(pattern, Pattern):
+        raise PatternError(
+            f"{caller}: pattern must be a Pattern, got {type(pattern).__name__}\n"
+            "  hint: wrap a boolean mask as Dense(mask), a padding mask (batch, kv_len) as "
+            "KeyMask(mask); numbers to add to the scores go into bias="
+        )
+    if isinstance(pattern, Full):
+        return None
+    check_sizes(caller, pattern, query.shape[0], query.shape[1])
+    return pattern
+
+
+def _settle_bias(caller: str, bias: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
+    """Return the bias in float32 or wider with four dimensions, its finite numbers kept finite."""
+    if bias is None:
+        return None
+    if not isinstance(bias, Tensor) or not bias.is_floating_point():
+        got = bias.dtype if isinstance(bias, Tensor) else type(bias).__name__
+        raise refuse_dtypes(
+            caller,
+            f"bias must be a floating-point tensor, got {got}",
+            "a boolean mask is a pattern: pass Dense(mask)",
+            query=query,
+            key=key,
+        )
+    full = (*query.shape[:-1], key.shape[-2])
+    fits = bias.ndim in (0, 1, 2, query.ndim) and all(
+        have in (1, want) for have, want in zip(reversed(bias.shape), reversed(full), strict=False)
+    )
+    if not fits:
+        raise refuse_shapes(
+            caller,
+            f"bias must broadcast to {full}, with 2 or fewer dimensions or all {len(full)}",
+            "say which axis is missing with bias[:, None] or bias[None]",
+            query=query,
+            key=key,
+            bias=bias,
+        )
+    work = torch.promote_types(query.dtype, torch.float32)
+    if torch.finfo(bias.dtype).max > torch.finfo(work).max:
+        limit = torch.finfo(work).max
+        closed = bias == float("-inf")
+        bias = bias.clamp(-limit, limit).masked_fill(closed, float("-inf"))
+    bias = bias.to(work)
+    if bias.ndim == 4:
+        return bias
+    if bias.ndim > 4:
+        bias = bias.expand(*query.shape[:-3], *bias.shape[-3:])
+        return bias.reshape(-1, *bias.shape[-3:])
+    return bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
+
+
+def _settle_sinks(caller: str, sinks: Tensor | None, query: Tensor) -> Tensor | None:
+    if sinks is not None and sinks.shape != (query.shape[-3],):
+        raise refuse_shapes(
+            caller,
+            "sinks must hold one number per query head",
+            "give a tensor of shape (q_heads,)",
+            query=query,
+            sinks=sinks,
+        )
+    return sinks
+
+
+def _autocast(tensor: Tensor) -> Tensor:
+    """Return the tensor in the dtype that autocast asks for, as torch's own attention does."""
+    kind = tensor.device.type
+    if torch.is_autocast_enabled(kind) and tensor.dtype != torch.float64:
+        return tensor.to(torch.get_autocast_dtype(kind))
+    return tensor

@@ -1,0 +1,185 @@
+"""What every pattern is: a rule over absolute positions, and what follows from it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from headwise._dims import Allowed, Positions
+from headwise.errors import PatternError
+from headwise.patterns.grid import Grid, Offset, grids
+from headwise.patterns.intervals import Intervals
+
+
+class Reach(NamedTuple):
+    """What a run of neighbouring queries can see, as ranges of key positions.
+
+    ``maybe`` holds every key that at least one of the queries may see, and may hold more.
+    ``sure`` holds only keys that all of the queries may see, and may hold fewer.
+    """
+
+    maybe: Intervals
+    sure: Intervals
+
+
+class Pattern(ABC):
+    """A rule that says which key positions a query position may attend to.
+
+    Positions are absolute token indices, so the same pattern serves training, prefill and cached
+    decoding. ``True`` always means "may attend". Patterns are frozen values: they compare by what
+    they mean to hold, can be dictionary keys, join with ``&``, ``|`` and ``~``, and their ``repr``
+    builds them again.
+
+    A pattern that differs by sample or by head says so through ``batch_size`` and ``num_heads``;
+    ``sample`` then gives the plain pattern of one of them.
+    """
+
+    @property
+    def batch_size(self) -> int | None:
+        """How many samples this pattern tells apart; ``None`` where all are alike."""
+        return None
+
+    @property
+    def num_heads(self) -> int | None:
+        """How many heads this pattern tells apart; ``None`` where all are alike."""
+        return None
+
+    @property
+    def shift_invariant(self) -> bool:
+        """Whether the rule depends on the distance between two positions only."""
+        return False
+
+    @abstractmethod
+    def _allows(self, q_pos: Positions, kv_pos: Positions) -> Allowed:
+        """Answer ``allows`` for a pattern that is the same in every sample and head."""
+
+    @abstractmethod
+    def reach(self, first: int, last: int) -> Reach:
+        """Say what the queries ``first`` to ``last`` (both included) of one sample can see."""
+
+    def sample(self, batch: int, head: int) -> "Pattern":  # noqa: ARG002
+        """Return the plain pattern of one sample and query head."""
+        return self
+
+    def placed(self, grid: Grid) -> "Pattern":  # noqa: ARG002
+        """Return this plain pattern tied to the positions of one call, or refuse them.
+
+        Patterns that spell out a tensor for one call learn here where its rows and columns stand.
+        """
+        return self
+
+    def simplified(self) -> "Pattern":
+        """Return an equal pattern with fewer parts where one is easily seen."""
+        return self
+
+    def allows(self, q_pos: Positions, kv_pos: Positions) -> Allowed:
+        """Answer for every pair of the broadcast grid of ``q_pos`` and ``kv_pos``.
+
+        Args:
+            q_pos: Absolute positions of queries, typically of shape (q_len, 1).
+            kv_pos: Absolute positions of keys, typically of shape (1, kv_len).
+
+        Returns:
+            ``True`` where the query may attend to the key, in the broadcast shape of the
+            arguments; (batch, heads, …) before it where samples or heads differ.
+        """
+        return self._over_samples(lambda plain, _: plain._allows(q_pos, kv_pos))
+
+    def dense(
+        self, q_len: int, kv_len: int, q_offset: Offset | None = None, kv_offset: Offset = 0
+    ) -> Allowed:
+        """Spell the pattern out as a boolean mask.
+
+        Args:
+            q_len: Number of queries.
+            kv_len: Number of keys.
+            q_offset: Absolute position of the first query; an int, or one per sample. ``None``
+                puts the last query beside the last key: ``kv_offset + kv_len - q_len``.
+            kv_offset: Absolute position of the first key; an int, or one per sample.
+
+        Returns:
+            A boolean tensor (q_len, kv_len) on the CPU; (batch, heads or 1, q_len, kv_len) where
+            samples or heads differ.
+        """
+        return self.spelled(grids(q_len, kv_len, q_offset, kv_offset))
+
+    def spelled(
+        self,
+        places: Sequence[Grid],
+        rows: Tensor | None = None,
+        heads: Sequence[int] | None = None,
+    ) -> Allowed:
+        """Spell out chosen queries and heads of a call whose offsets are settled.
+
+        Args:
+            places: One grid for all samples, or one per sample.
+            rows: Indices of the queries wanted, (rows,) int64; ``None`` = all.
+            heads: Indices of the heads wanted; ``None`` = all that differ.
+        """
+
+        def spell(plain: Pattern, batch: int) -> Allowed:
+            grid = places[batch if len(places) > 1 else 0]
+            q_pos = torch.arange(grid.q_len) if rows is None else rows
+            kv_pos = torch.arange(grid.kv_len).unsqueeze(0) + grid.kv_offset
+            placed = plain.placed(grid)
+            allowed = placed._allows(q_pos.unsqueeze(1) + grid.q_offset, kv_pos)
+            return allowed.expand(len(q_pos), grid.kv_len)
+
+        return self._over_samples(spell, len(places), heads)
+
+    def draw(self, q_len: int, kv_len: int) -> str:
+        """Draw the pattern as text: a line per query, ``■`` where it may attend, ``·`` where not.
+
+        Samples and heads that differ stand under each other, with an empty line between.
+        """
+        grid = self.dense(q_len, kv_len).reshape(-1, q_len, kv_len)
+        return "\n\n".join(
+            "\n".join("".join("■" if seen else "·" for seen in row) for row in part)
+            for part in grid.tolist()
+        )
+
+    def _over_samples(
+        self,
+        spell: Callable[["Pattern", int], Allowed],
+        places: int = 1,
+        heads: Sequence[int] | None = None,
+    ) -> Allowed:
+        """Stack what ``spell`` says of the plain pattern of each sample and head."""
+        samples, num_heads = self.batch_size, self.num_heads
+        if samples is None and num_heads is None and places == 1:
+            return spell(self, 0)
+        if samples is not None and places > 1 and samples not in (1, places):
+            raise PatternError(
+                f"{type(self).__name__}: offsets are given for {places} samples, "
+                f"but the pattern holds {samples}\n"
+                "  hint: give one offset per sample of the pattern, or one int for all"
+            )
+        wanted = range(num_heads or 1) if heads is None or num_heads in (None, 1) else heads
+        return torch.stack(
+            [
+                torch.stack([spell(self.sample(batch, head), batch) for head in wanted])
+                for batch in range(max(samples or 1, places))
+            ]
+        )
+
+    def __and__(self, other: "Pattern") -> "Pattern":
+        from headwise.patterns.combine import Both
+
+        return Both(self, other) if isinstance(other, Pattern) else NotImplemented
+
+    def __or__(self, other: "Pattern") -> "Pattern":
+        from headwise.patterns.combine import Either
+
+        return Either(self, other) if isinstance(other, Pattern) else NotImplemented
+
+    def __invert__(self) -> "Pattern":
+        from headwise.patterns.combine import Not
+
+        return Not(self)
+
+    def __bool__(self) -> bool:
+        raise PatternError(
+            "a pattern has no truth value: use & | ~ to join patterns, not and, or, not"
+        )

@@ -1,0 +1,146 @@
+"""Patterns joined with ``&``, ``|`` and ``~``, and the rules that make them shorter."""
+
+from dataclasses import dataclass
+from typing_extensions import override
+
+from headwise._dims import Allowed, Positions
+from headwise.errors import PatternError
+from headwise.patterns.base import Pattern, Reach
+from headwise.patterns.causal import Full
+from headwise.patterns.grid import Grid
+from headwise.patterns.intervals import complement, intersection, union
+
+
+def _agreed(a: int | None, b: int | None, what: str) -> int | None:
+    if a is None or b is None or a == b or 1 in (a, b):
+        return max(a or 0, b or 0) or None
+    raise PatternError(
+        f"patterns joined by & or | must agree on the number of {what}, got {a} and {b}\n"
+        f"  hint: build both for the same {what}, or let one of them hold for all"
+    )
+
+
+@dataclass(frozen=True, repr=False)
+class _Pair(Pattern):
+    first: Pattern
+    second: Pattern
+
+    def __post_init__(self) -> None:
+        _agreed(self.first.batch_size, self.second.batch_size, "samples")
+        _agreed(self.first.num_heads, self.second.num_heads, "heads")
+
+    @property
+    @override
+    def batch_size(self) -> int | None:
+        return _agreed(self.first.batch_size, self.second.batch_size, "samples")
+
+    @property
+    @override
+    def num_heads(self) -> int | None:
+        return _agreed(self.first.num_heads, self.second.num_heads, "heads")
+
+    @property
+    @override
+    def shift_invariant(self) -> bool:
+        return self.first.shift_invariant and self.second.shift_invariant
+
+    @override
+    def sample(self, batch: int, head: int) -> Pattern:
+        return type(self)(self.first.sample(batch, head), self.second.sample(batch, head))
+
+    @override
+    def placed(self, grid: Grid) -> Pattern:
+        return type(self)(self.first.placed(grid), self.second.placed(grid))
+
+
+class Both(_Pair):
+    """Pairs that both patterns allow; written ``a & b``."""
+
+    @override
+    def _allows(self, q_pos: Positions, kv_pos: Positions) -> Allowed:
+        return self.first._allows(q_pos, kv_pos) & self.second._allows(q_pos, kv_pos)
+
+    @override
+    def reach(self, first: int, last: int) -> Reach:
+        a, b = self.first.reach(first, last), self.second.reach(first, last)
+        return Reach(intersection(a.maybe, b.maybe), intersection(a.sure, b.sure))
+
+    @override
+    def simplified(self) -> Pattern:
+        a, b = self.first.simplified(), self.second.simplified()
+        if isinstance(a, Full) or a == b:
+            return b
+        return a if isinstance(b, Full) else Both(a, b)
+
+    def __repr__(self) -> str:
+        return f"({self.first!r} & {self.second!r})"
+
+
+class Either(_Pair):
+    """Pairs that at least one of two patterns allows; written ``a | b``."""
+
+    @override
+    def _allows(self, q_pos: Positions, kv_pos: Positions) -> Allowed:
+        return self.first._allows(q_pos, kv_pos) | self.second._allows(q_pos, kv_pos)
+
+    @override
+    def reach(self, first: int, last: int) -> Reach:
+        a, b = self.first.reach(first, last), self.second.reach(first, last)
+        return Reach(union(a.maybe, b.maybe), union(a.sure, b.sure))
+
+    @override
+    def simplified(self) -> Pattern:
+        a, b = self.first.simplified(), self.second.simplified()
+        if isinstance(a, Full) or a == b:
+            return a
+        return b if isinstance(b, Full) else Either(a, b)
+
+    def __repr__(self) -> str:
+        return f"({self.first!r} | {self.second!r})"
+
+
+@dataclass(frozen=True, repr=False)
+class Not(Pattern):
+    """Pairs that a pattern forbids; written ``~a``."""
+
+    inner: Pattern
+
+    @property
+    @override
+    def batch_size(self) -> int | None:
+        return self.inner.batch_size
+
+    @property
+    @override
+    def num_heads(self) -> int | None:
+        return self.inner.num_heads
+
+    @property
+    @override
+    def shift_invariant(self) -> bool:
+        return self.inner.shift_invariant
+
+    @override
+    def sample(self, batch: int, head: int) -> Pattern:
+        return Not(self.inner.sample(batch, head))
+
+    @override
+    def placed(self, grid: Grid) -> Pattern:
+        return Not(self.inner.placed(grid))
+
+    @override
+    def _allows(self, q_pos: Positions, kv_pos: Positions) -> Allowed:
+        return ~self.inner._allows(q_pos, kv_pos)
+
+    @override
+    def reach(self, first: int, last: int) -> Reach:
+        inner = self.inner.reach(first, last)
+        return Reach(complement(inner.sure), complement(inner.maybe))
+
+    @override
+    def simplified(self) -> Pattern:
+        inner = self.inner.simplified()
+        return inner.inner if isinstance(inner, Not) else Not(inner)
+
+    def __repr__(self) -> str:
+        return f"~{self.inner!r}"

@@ -1,0 +1,36 @@
+"""Tensors inside patterns: a private copy that compares by content."""
+
+from collections.abc import Sequence
+from ctypes import string_at
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+Numbers: TypeAlias = Tensor | Sequence[Any]
+
+
+class Content:
+    """An immutable CPU copy of a tensor, equal to any other with the same shape and elements."""
+
+    def __init__(self, numbers: Numbers, dtype: torch.dtype) -> None:
+        source = torch.as_tensor(numbers).detach()
+        self.tensor = source.to("cpu", dtype, memory_format=torch.contiguous_format, copy=True)
+
+    @cached_property
+    def _key(self) -> tuple[tuple[int, ...], bytes]:
+        return tuple(self.tensor.shape), string_at(self.tensor.data_ptr(), self.tensor.nbytes)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Content) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self._key)
+
+    def __repr__(self) -> str:
+        return repr(self.tensor.tolist())

@@ -1,0 +1,176 @@
+"""The ways in for ready-made boolean tensors."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from typing_extensions import override
+
+import torch
+from torch import Tensor
+
+from headwise._dims import Allowed, Positions
+from headwise.errors import PatternError
+from headwise.patterns.base import Pattern, Reach
+from headwise.patterns.content import Content
+from headwise.patterns.grid import Grid
+from headwise.patterns.intervals import Intervals, runs
+
+
+def as_mask(caller: str, mask: Any) -> Tensor:
+    """Return a mask as booleans; numbers must all be 0 or 1, others are refused."""
+    source = torch.as_tensor(mask)
+    if source.dtype == torch.bool:
+        return source
+    if source.is_complex() or not bool(((source == 0) | (source == 1)).all()):
+        raise PatternError(
+            f"{caller}: a mask must be boolean, or numbers that are all 0 or 1, "
+            f"got {source.dtype} with other numbers\n"
+            "  hint: True or 1 means may attend; numbers to add to the scores go into bias="
+        )
+    return source != 0
+
+
+@dataclass(frozen=True)
+class KeyMask(Pattern):
+    """Padding on any side: keys marked ``False`` are seen by none.
+
+    Args:
+        mask: (batch, kv_len) or (kv_len,), ``True`` = real token; booleans, or 0 and 1. Its
+            columns are the keys of the call, the first one at ``kv_offset``.
+
+    Raises:
+        PatternError: Another number of dimensions, numbers other than 0 and 1; when used, a call
+            with another number of keys.
+    """
+
+    mask: Any
+    _first_key: int | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.mask, Content):
+            return
+        mask = as_mask("KeyMask", self.mask)
+        if mask.ndim not in (1, 2):
+            raise PatternError(
+                f"KeyMask: mask must be (batch, kv_len) or (kv_len,), got {tuple(mask.shape)}\n"
+                "  hint: a mask over pairs of queries and keys is Dense(mask)"
+            )
+        object.__setattr__(self, "mask", Content(mask, torch.bool))
+
+    @property
+    @override
+    def batch_size(self) -> int | None:
+        return self.mask.tensor.shape[0] if self.mask.tensor.ndim == 2 else None
+
+    @override
+    def sample(self, batch: int, head: int) -> Pattern:
+        mask = self.mask.tensor
+        return self if mask.ndim == 1 else KeyMask(mask[batch if mask.shape[0] > 1 else 0])
+
+    @override
+    def placed(self, grid: Grid) -> Pattern:
+        keys = self.mask.tensor.shape[0]
+        if keys != grid.kv_len:
+            raise PatternError(
+                f"KeyMask: the mask must have one entry per key, got {keys} for "
+                f"{grid.kv_len} keys\n"
+                "  hint: cut or extend the mask yourself, cached keys included"
+            )
+        return KeyMask(self.mask, grid.kv_offset)
+
+    @override
+    def _allows(self, q_pos: Positions, kv_pos: Positions) -> Allowed:
+        seen = self.mask.tensor[kv_pos - (self._first_key or 0)]
+        return seen & torch.ones_like(q_pos, dtype=torch.bool)
+
+    @override
+    def reach(self, first: int, last: int) -> Reach:
+        return Reach(self._real, self._real)
+
+    @cached_property
+    def _real(self) -> Intervals:
+        return _moved(runs(self.mask.tensor.tolist()), self._first_key or 0)
+
+    def __repr__(self) -> str:
+        return f"KeyMask({self.mask!r})"
+
+
+@dataclass(frozen=True)
+class Dense(Pattern):
+    """A mask spelled out for one call.
+
+    Args:
+        mask: (q_len, kv_len), or four dimensions that broadcast to (batch, heads, q_len, kv_len);
+            ``True`` = may attend; booleans, or 0 and 1. Its rows and columns are the queries and
+            keys of the call, wherever they stand. Three dimensions are refused as ambiguous.
+
+    Raises:
+        PatternError: Another number of dimensions, numbers other than 0 and 1; when used, a call
+            with other sizes.
+    """
+
+    mask: Any
+    _first: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.mask, Content):
+            return
+        mask = as_mask("Dense", self.mask)
+        if mask.ndim not in (2, 4):
+            raise PatternError(
+                f"Dense: mask must be (q_len, kv_len) or four dimensions that broadcast to "
+                f"(batch, heads, q_len, kv_len), got {tuple(mask.shape)}\n"
+                "  hint: say which axis is missing with mask[:, None] or mask[None]; "
+                "a padding mask (batch, kv_len) is KeyMask(mask)"
+            )
+        object.__setattr__(self, "mask", Content(mask, torch.bool))
+
+    @property
+    @override
+    def batch_size(self) -> int | None:
+        return self.mask.tensor.shape[0] if self.mask.tensor.ndim == 4 else None
+
+    @property
+    @override
+    def num_heads(self) -> int | None:
+        return self.mask.tensor.shape[1] if self.mask.tensor.ndim == 4 else None
+
+    @override
+    def sample(self, batch: int, head: int) -> Pattern:
+        mask = self.mask.tensor
+        if mask.ndim == 2:
+            return self
+        return Dense(mask[batch if mask.shape[0] > 1 else 0, head if mask.shape[1] > 1 else 0])
+
+    @override
+    def placed(self, grid: Grid) -> Pattern:
+        rows, columns = self.mask.tensor.shape
+        if rows not in (1, grid.q_len) or columns not in (1, grid.kv_len):
+            raise PatternError(
+                f"Dense: the mask must broadcast to {grid.q_len} queries and {grid.kv_len} keys, "
+                f"got {rows} and {columns}\n"
+                "  hint: cut the mask to the call; a mask over keys alone is KeyMask(mask)"
+            )
+        spelled = self.mask.tensor.expand(grid.q_len, grid.kv_len)
+        return Dense(spelled, (grid.q_offset, grid.kv_offset))
+
+    @override
+    def _allows(self, q_pos: Positions, kv_pos: Positions) -> Allowed:
+        row, column = self._first or (0, 0)
+        return self.mask.tensor[q_pos - row, kv_pos - column]
+
+    @override
+    def reach(self, first: int, last: int) -> Reach:
+        row, column = self._first or (0, 0)
+        rows = self.mask.tensor[max(first - row, 0) : last - row + 1]
+        return Reach(
+            _moved(runs(rows.any(0).tolist()), column), _moved(runs(rows.all(0).tolist()), column)
+        )
+
+    def __repr__(self) -> str:
+        return f"Dense({self.mask!r})"
+
+
+def _moved(pieces: Intervals, distance: int) -> Intervals:
+    return tuple((low + distance, high + distance) for low, high in pieces)

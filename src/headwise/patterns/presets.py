@@ -1,0 +1,20 @@
+"""Combinations that have a name elsewhere."""
+
+from headwise.errors import PatternError
+from headwise.patterns.base import Pattern
+from headwise.patterns.causal import Causal
+from headwise.patterns.window import Window
+
+
+def sliding_causal(window: int) -> Pattern:
+    """Let a query see ``window`` keys up to and including itself, as Hugging Face counts them.
+
+    Raises:
+        PatternError: A window below 1, which would leave a query nothing to see.
+    """
+    if window < 1:
+        raise PatternError(
+            f"sliding_causal: window must be at least 1, got {window}\n"
+            "  hint: the window counts the query's own key; without a window use Causal()"
+        )
+    return Causal() & Window(window - 1, 0)

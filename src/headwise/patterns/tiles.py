@@ -1,0 +1,64 @@
+"""What a pattern becomes for a kernel: the live tiles of every query tile."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+QUERY_TILE = 48
+KEY_TILE = 128
+
+
+@dataclass(frozen=True, eq=False)
+class TileLayout:
+    """The live tiles of a call, as the native kernels read them.
+
+    A *plain layout* belongs to one kind of sample and head. Its query tile ``t`` owns the entries
+    ``starts[layout, t]`` to ``starts[layout, t + 1]``. An entry is a run of key tiles: the first
+    one, how many, and the number of the bitmap that says which pairs are allowed, or -1 where all
+    are. Bit ``r`` of ``bitmaps[number, j]`` speaks of query ``r`` and key ``j`` of the tile.
+    """
+
+    q_len: int
+    kv_len: int
+    which: Tensor  # (samples or 1, heads or 1) int32: the plain layout of a sample and head
+    starts: Tensor  # (plain layouts, query tiles + 1) int32
+    entries: Tensor  # (entries, 3) int32
+    bitmaps: Tensor  # (bitmaps, KEY_TILE) int64
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held by the layout, in bytes."""
+        return sum(t.nbytes for t in (self.which, self.starts, self.entries, self.bitmaps))
+
+    def live_tiles(self) -> Tensor:
+        """Count the live tiles of each sample and head, (samples or 1, heads or 1) int64."""
+        return self._per_sample(self.entries[:, 1].long())
+
+    def live_pairs(self) -> Tensor:
+        """Count the allowed pairs of each sample and head, (samples or 1, heads or 1) int64."""
+        first, count, bitmap = self.entries.long().unbind(1)
+        keys = ((first + count) * KEY_TILE).clamp(max=self.kv_len) - first * KEY_TILE
+        tile = self._owners() % (self.starts.shape[1] - 1)
+        rows = (self.q_len - tile * QUERY_TILE).clamp(max=QUERY_TILE)
+        held = _ones(self.bitmaps)
+        return self._per_sample(torch.where(bitmap < 0, keys * rows, held[bitmap]))
+
+    def _owners(self) -> Tensor:
+        """Return for every entry its query tile, counted through all plain layouts."""
+        counts = self.starts.long().diff(dim=1).flatten()
+        return torch.repeat_interleave(torch.arange(counts.numel()), counts)
+
+    def _per_sample(self, amounts: Tensor) -> Tensor:
+        layouts, edges = self.starts.shape
+        sums = torch.zeros(layouts, dtype=torch.int64)
+        sums.index_add_(0, self._owners() // (edges - 1), amounts)
+        return sums[self.which.long()]
+
+
+def _ones(bitmaps: Tensor) -> Tensor:
+    """Count the set bits of each bitmap; one more entry, for the entries that have none."""
+    sums = torch.zeros(len(bitmaps) + 1, dtype=torch.int64)
+    for bit in range(QUERY_TILE):
+        sums[:-1] += ((bitmaps >> bit) & 1).sum(1)
+    return sums

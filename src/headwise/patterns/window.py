@@ -1,0 +1,76 @@
+"""Neighbours within a distance."""
+
+from dataclasses import dataclass
+from typing_extensions import override
+
+import torch
+
+from headwise._dims import Allowed, Positions
+from headwise.errors import PatternError
+from headwise.patterns.base import Pattern, Reach
+from headwise.patterns.intervals import FAR, between
+
+
+@dataclass(frozen=True)
+class Window(Pattern):
+    """A query sees itself, ``left`` neighbours before it and ``right`` neighbours after it.
+
+    Args:
+        left: Neighbours before the query, itself not counted; ``None`` = no bound.
+        right: Neighbours after the query, itself not counted; ``None`` = no bound.
+        dilation: Step between neighbours, in positions; 1 = every one.
+
+    Raises:
+        PatternError: A negative count, or a dilation below 1.
+
+    Example:
+        >>> print(Window(1, 0).draw(3, 3))
+        ■··
+        ■■·
+        ·■■
+    """
+
+    left: int | None
+    right: int | None
+    dilation: int = 1
+
+    def __post_init__(self) -> None:
+        for name, count in (("left", self.left), ("right", self.right)):
+            if count is not None and (not _is_int(count) or count < 0):
+                raise PatternError(
+                    f"Window: {name} must be an int of at least 0, or None, got {count!r}\n"
+                    "  hint: left and right count neighbours without the query itself; "
+                    "patterns.sliding_causal(n) counts keys, itself included"
+                )
+        if not _is_int(self.dilation) or self.dilation < 1:
+            raise PatternError(
+                f"Window: dilation must be an int of at least 1, got {self.dilation!r}\n"
+                "  hint: 1 takes every neighbour, 2 every second one"
+            )
+
+    @property
+    @override
+    def shift_invariant(self) -> bool:
+        return True
+
+    @override
+    def _allows(self, q_pos: Positions, kv_pos: Positions) -> Allowed:
+        gap = kv_pos - q_pos
+        seen = torch.ones_like(gap, dtype=torch.bool)
+        if self.left is not None:
+            seen &= gap >= -self.left * self.dilation
+        if self.right is not None:
+            seen &= gap <= self.right * self.dilation
+        return seen if self.dilation == 1 else seen & (gap % self.dilation == 0)
+
+    @override
+    def reach(self, first: int, last: int) -> Reach:
+        left = FAR if self.left is None else self.left * self.dilation
+        right = FAR if self.right is None else self.right * self.dilation
+        maybe = between(first - left, last + right + 1)
+        sure = between(last - left, first + right + 1) if self.dilation == 1 else ()
+        return Reach(maybe, sure)
+
+
+def _is_int(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool)
