@@ -1,6 +1,7 @@
 """Attention for PyTorch: one call, one layer, one cache."""
 
-from headwise import patterns
+from headwise import nn, patterns
+from headwise.cache import KVCache
 from headwise.errors import (
     BackendRefused,
     CacheError,
@@ -9,6 +10,7 @@ from headwise.errors import (
     PatternError,
     ShapeError,
 )
+from headwise.nn import MultiHeadAttention
 from headwise.ops import Attended, Plan, attend, attend_with_lse, attention_weights, explain
 from headwise.patterns import (
     Causal,
@@ -30,8 +32,10 @@ __all__ = [
     "Documents",
     "DtypeError",
     "Full",
+    "KVCache",
     "KeyMask",
     "Lengths",
+    "MultiHeadAttention",
     "NativeMissingWarning",
     "PatternError",
     "Plan",
@@ -42,5 +46,6 @@ __all__ = [
     "attend_with_lse",
     "attention_weights",
     "explain",
+    "nn",
     "patterns",
 ]

@@ -1,0 +1,5 @@
+"""Layers."""
+
+from headwise.nn.attention import MultiHeadAttention
+
+__all__ = ["MultiHeadAttention"]

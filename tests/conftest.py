@@ -1,0 +1,43 @@
+"""Settings of the whole suite: seeds, NaN-filled memory, two threads, hypothesis profiles."""
+
+import os
+from collections.abc import Iterator
+
+import jaxtyping
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+THREADS = 2
+
+settings.register_profile(
+    "fast",
+    max_examples=25,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+settings.register_profile(
+    "thorough", settings.get_profile("fast"), max_examples=500, derandomize=False
+)
+settings.load_profile("thorough" if os.environ.get("HEADWISE_THOROUGH") else "fast")
+
+
+def pytest_configure() -> None:
+    """Use two threads at most; deterministic mode fills fresh memory with NaN."""
+    torch.set_num_threads(min(THREADS, torch.get_num_threads()))
+    torch.use_deterministic_algorithms(True, warn_only=True)
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def plain_calls() -> Iterator[None]:
+    """Switch the shape hook off, so that the library's own refusals are reached."""
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", before)

@@ -1,0 +1,1 @@
+"""What the tests share: the tolerance rule, an oracle, sizes, generators."""

@@ -1,0 +1,58 @@
+"""Softmax attention in a few lines of its own; what every answer of the library is judged by."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+CLOSED = float("-inf")
+
+
+class Answer(NamedTuple):
+    """Output, weights and log-sum-exp of one call."""
+
+    output: Tensor
+    weights: Tensor
+    lse: Tensor
+
+
+def attention(  # noqa: PLR0913
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    visible: Tensor | None = None,
+    *,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    dtype: torch.dtype = torch.float64,
+) -> Answer:
+    """Spell attention out step by step in ``dtype``; four dimensions, grouped heads expanded.
+
+    In float64 it is the oracle. In the dtype under test it is the plain spelling that the budget
+    compares with. A query that sees nothing gets output 0, weights 0 and log-sum-exp ``-inf``.
+    """
+    group = query.shape[1] // key.shape[1] if key.shape[1] else 1
+    query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
+    key, value = (t[:, :, None].expand(-1, -1, group, -1, -1).flatten(1, 2) for t in (key, value))
+    factor = max(query.shape[-1], 1) ** -0.5 if scale is None else scale
+    scores = torch.matmul(query, key.mT) * factor
+    seen = torch.ones_like(scores, dtype=torch.bool)
+    if visible is not None:
+        seen = seen & visible
+    if bias is not None:
+        seen = seen & (bias != CLOSED)
+        scores = scores + bias.masked_fill(bias == CLOSED, 0).to(dtype)
+    scores = scores.masked_fill(~seen, CLOSED)
+    nothing = ~seen.any(-1, keepdim=True)
+    if scores.shape[-1] == 0:
+        lse = scores.new_full(scores.shape[:-1], CLOSED)
+        return Answer(torch.matmul(scores, value), scores, lse)
+    top = scores.detach().amax(-1, keepdim=True).masked_fill(nothing, 0.0)
+    powers = (scores - top).exp()
+    total = powers.sum(-1, keepdim=True).masked_fill(nothing, 1.0)
+    weights = powers / total
+    lse = (top + total.log()).masked_fill(nothing, CLOSED).squeeze(-1)
+    if value.isfinite().all():
+        return Answer(torch.matmul(weights, value), weights, lse)
+    products = weights.unsqueeze(-1) * value.unsqueeze(-3)
+    return Answer(products.masked_fill(~seen.unsqueeze(-1), 0.0).sum(-2), weights, lse)
