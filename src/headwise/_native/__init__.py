@@ -1,6 +1,8 @@
 """The compiled core: loads it, or keeps the reason why it cannot be loaded."""
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from headwise.errors import NativeMissingWarning
@@ -9,11 +11,38 @@ kernels: Any = None
 reason: str | None = None
 
 try:
-    from headwise._native import _kernels as kernels
+    from headwise._native import _kernels
+
+    kernels = _kernels
 except ImportError as missing:
     reason = f"the compiled core is missing ({missing})"
 
 _warned = False
+
+
+def isa() -> str | None:
+    """Name the instruction set in use; ``None`` without the compiled core."""
+    return None if kernels is None else kernels.isa()
+
+
+def available() -> list[str]:
+    """Name the instruction sets that run here, the plainest first; empty without the core."""
+    return [] if kernels is None else kernels.available()
+
+
+@contextmanager
+def use_isa(name: str) -> Iterator[None]:
+    """Put another instruction set in use for the time of the block, in the whole process.
+
+    Raises:
+        ValueError: The set is not available here; the message names those that are.
+    """
+    before = kernels.isa()
+    kernels.use_isa(name)
+    try:
+        yield
+    finally:
+        kernels.use_isa(before)
 
 
 def warn_once() -> None:

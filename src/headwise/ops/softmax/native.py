@@ -7,6 +7,8 @@ from headwise import _native
 from headwise.ops.softmax.call import Call, Computed
 from headwise.patterns.lowering import lower
 
+_NO_TABLES = (None, None, None, None)
+
 
 def run(call: Call) -> Computed:
     """Return output and log-sum-exp; the call must have passed ``refusals.native``."""
@@ -18,16 +20,12 @@ def run(call: Call) -> Computed:
     bias = None
     if call.bias is not None:
         bias = call.bias.detach().expand(batch, heads, q_len, key.shape[2])
+    tables = _NO_TABLES
+    if layout is not None:
+        tables = (layout.which, layout.starts, layout.entries, layout.bitmaps)
+    threads = torch.get_num_threads()
     _native.kernels.attend(
-        query,
-        key,
-        value,
-        output,
-        lse,
-        bias,
-        None if layout is None else (layout.which, layout.starts, layout.entries, layout.bitmaps),
-        call.scale,
-        torch.get_num_threads(),
+        query, key, value, output, lse, bias, *tables, call.scale, threads
     )
     return Computed(output, lse)
 

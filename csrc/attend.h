@@ -1,0 +1,11 @@
+// One attention call: which kernels, over which tasks, on how many threads.
+#pragma once
+
+#include "kernel_table.h"
+
+namespace headwise {
+
+// Runs on at most `threads` threads; the result does not depend on how many.
+void attend(const AttendArgs& args, int threads);
+
+}  // namespace headwise

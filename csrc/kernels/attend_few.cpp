@@ -1,0 +1,346 @@
+// Few queries against many keys (decoding): every chunk of keys is read once for all query heads
+// that share it, chunks are cut by length alone, and their results are merged in order.
+
+#include "kernel_table.h"
+#include HEADWISE_VEC_HEADER
+#include "simd/vec_math.h"
+
+namespace {
+
+using headwise::AttendArgs;
+using headwise::kChunkTiles;
+using headwise::kKeyTile;
+
+constexpr int64_t kChunk = kChunkTiles * kKeyTile;
+constexpr int64_t kRowBlock = 4;
+constexpr int64_t kRegs = Vec::few_regs;
+
+// The keys of a chunk that somebody may see: `from` to `to`, counted from the chunk's first key.
+struct Piece {
+  int64_t from, to;
+  const uint64_t* bits;  // per key, counted from the piece's tile; null where all may see all
+  int64_t bits_from;
+};
+
+struct Chunk {
+  const AttendArgs* args;
+  int64_t batch, kv_head, first;
+  float* scores;  // rows x kChunk, weights after the softmax
+
+  int64_t rows() const noexcept { return args->group() * args->q_len; }
+  int64_t head(int64_t row) const noexcept {
+    return kv_head * args->group() + row / args->q_len;
+  }
+  int64_t query(int64_t row) const noexcept { return row % args->q_len; }
+};
+
+// Lists the live pieces of a chunk for one query head; returns how many.
+int64_t live_pieces(const Chunk& chunk, int64_t head, Piece* pieces) noexcept {
+  const AttendArgs& a = *chunk.args;
+  const int64_t end = smaller(a.kv_len - chunk.first, kChunk);
+  if (a.layout.which == nullptr) {
+    pieces[0] = {0, end, nullptr, 0};
+    return 1;
+  }
+  const int32_t* starts = a.layout.starts_of(chunk.batch, head);
+  const int64_t first_tile = chunk.first / kKeyTile;
+  int64_t count = 0;
+  for (int32_t e = starts[0]; e < starts[1]; ++e) {
+    const int32_t* entry = a.layout.entries + int64_t{e} * 3;
+    const int64_t low = entry[0] < first_tile ? first_tile : entry[0];
+    const int64_t high = smaller(int64_t{entry[0]} + entry[1], first_tile + kChunkTiles);
+    if (low >= high) continue;
+    const int64_t from = (low - first_tile) * kKeyTile;
+    const uint64_t* bits = entry[2] < 0 ? nullptr : a.layout.bitmaps + entry[2] * kKeyTile;
+    pieces[count++] = {from, smaller((high - first_tile) * kKeyTile, end), bits, from};
+  }
+  return count;
+}
+
+bool is_closed(const Chunk& chunk, const Piece& piece, int64_t row, int64_t j) noexcept {
+  const AttendArgs& a = *chunk.args;
+  const int64_t i = chunk.query(row);
+  if (piece.bits != nullptr && ((piece.bits[j - piece.bits_from] >> i) & 1U) == 0) return true;
+  return a.bias.data != nullptr &&
+         a.bias.at(chunk.batch, chunk.head(row), i)[(chunk.first + j) * a.bias_column] ==
+             kMinusInfinity;
+}
+
+// ---- scores -----------------------------------------------------------------------------------
+
+// Up to 4 queries x kRegs keys; the lanes run along head_dim.
+template <int64_t kQueries>
+void score_block(const Chunk& chunk, int64_t row, int64_t j, int64_t end) noexcept {
+  const AttendArgs& a = *chunk.args;
+  const float* queries[kQueries];
+  const float* keys[kRegs];
+  for (int64_t r = 0; r < kQueries; ++r) {
+    queries[r] = a.query.at(chunk.batch, chunk.head(row + r), chunk.query(row + r));
+  }
+  for (int64_t k = 0; k < kRegs; ++k) {
+    keys[k] = a.key.at(chunk.batch, chunk.kv_head, chunk.first + smaller(j + k, end - 1));
+  }
+  Vec::Reg sum[kQueries][kRegs];
+  for (auto& sums : sum) {
+    for (auto& one : sums) one = Vec::set(0.0F);
+  }
+  const int64_t whole = a.head_dim - a.head_dim % Vec::width;
+  const auto step = [&](auto load, int64_t d) noexcept __attribute__((always_inline)) {
+    Vec::Reg key[kRegs];
+#pragma GCC unroll 4
+    for (int64_t k = 0; k < kRegs; ++k) key[k] = load(keys[k] + d);
+#pragma GCC unroll 4
+    for (int64_t r = 0; r < kQueries; ++r) {
+      const Vec::Reg query = load(queries[r] + d);
+#pragma GCC unroll 4
+      for (int64_t k = 0; k < kRegs; ++k) sum[r][k] = Vec::fma(query, key[k], sum[r][k]);
+    }
+  };
+  for (int64_t d = 0; d < whole; d += Vec::width) {
+    step([](const float* p) noexcept { return Vec::load(p); }, d);
+  }
+  if (whole < a.head_dim) {
+    const int64_t rest = a.head_dim - whole;
+    step([rest](const float* p) noexcept { return Vec::load_partial(p, rest); }, whole);
+  }
+  for (int64_t r = 0; r < kQueries; ++r) {
+    float* scores = chunk.scores + (row + r) * kChunk + j;
+    for (int64_t k = 0; k < kRegs && j + k < end; ++k) scores[k] = Vec::sum(sum[r][k]) * a.scale;
+  }
+}
+
+void score(const Chunk& chunk, const Piece& piece, int64_t row, int64_t rows) noexcept {
+  for (int64_t j = piece.from; j < piece.to; j += kRegs) {
+    switch (rows) {
+      case 1: score_block<1>(chunk, row, j, piece.to); break;
+      case 2: score_block<2>(chunk, row, j, piece.to); break;
+      case 3: score_block<3>(chunk, row, j, piece.to); break;
+      default: score_block<4>(chunk, row, j, piece.to); break;
+    }
+  }
+}
+
+void add_bias_and_close(const Chunk& chunk, const Piece& piece, int64_t row) noexcept {
+  const AttendArgs& a = *chunk.args;
+  const int64_t i = chunk.query(row);
+  float* scores = chunk.scores + row * kChunk;
+  if (a.bias.data != nullptr) {
+    const float* bias = a.bias.at(chunk.batch, chunk.head(row), i) + chunk.first * a.bias_column;
+    for (int64_t j = piece.from; j < piece.to; ++j) {
+      const float number = bias[j * a.bias_column];
+      scores[j] = number == kMinusInfinity ? number : scores[j] + number;
+    }
+  }
+  if (piece.bits == nullptr) return;
+  for (int64_t j = piece.from; j < piece.to; ++j) {
+    if (((piece.bits[j - piece.bits_from] >> i) & 1U) == 0) scores[j] = kMinusInfinity;
+  }
+}
+
+// ---- softmax ----------------------------------------------------------------------------------
+
+// Turns the scores of a row to weights; writes the highest score and the sum of the weights.
+void soften(float* scores, float* highest, float* total) noexcept {
+  Vec::Reg top = Vec::set(kMinusInfinity);
+  for (int64_t j = 0; j < kChunk; j += Vec::width) top = Vec::max(top, Vec::load(scores + j));
+  float lanes[Vec::width];
+  Vec::store(lanes, top);
+  float most = kMinusInfinity;
+  for (const float lane : lanes) most = lane > most || lane != lane ? lane : most;
+  const float base = most == kMinusInfinity ? 0.0F : most;
+  const Vec::Reg scale = Vec::set(kLog2E);
+  const Vec::Reg low = Vec::set(-base * kLog2E);
+  Vec::Reg sum = Vec::set(0.0F);
+  for (int64_t j = 0; j < kChunk; j += Vec::width) {
+    const Vec::Reg weight = exp2_below_zero(Vec::fma(Vec::load(scores + j), scale, low));
+    Vec::store(scores + j, weight);
+    sum = Vec::add(sum, weight);
+  }
+  *highest = most;
+  *total = Vec::sum(sum);
+}
+
+// ---- values -----------------------------------------------------------------------------------
+
+// Up to 4 queries x up to kRegs registers of value columns over the live keys of the chunk.
+template <int64_t kQueries>
+void mix_block(const Chunk& chunk, const Piece* pieces, int64_t count, int64_t row, int64_t column,
+               float* const* output) noexcept {
+  const AttendArgs& a = *chunk.args;
+  const int64_t columns = smaller(a.value_dim - column, kRegs * Vec::width);
+  Vec::Reg sum[kQueries][kRegs];
+  for (auto& sums : sum) {
+    for (auto& one : sums) one = Vec::set(0.0F);
+  }
+  const float* weights = chunk.scores + row * kChunk;
+  const auto walk = [&](auto load) noexcept __attribute__((always_inline)) {
+    for (int64_t p = 0; p < count; ++p) {
+      const float* value =
+          a.value.at(chunk.batch, chunk.kv_head, chunk.first + pieces[p].from) + column;
+      for (int64_t j = pieces[p].from; j < pieces[p].to; ++j, value += a.value.row) {
+        Vec::Reg number[kRegs];
+#pragma GCC unroll 4
+        for (int64_t v = 0; v < kRegs; ++v) number[v] = load(value, v);
+#pragma GCC unroll 4
+        for (int64_t r = 0; r < kQueries; ++r) {
+          const Vec::Reg weight = Vec::set(weights[r * kChunk + j]);
+#pragma GCC unroll 4
+          for (int64_t v = 0; v < kRegs; ++v) sum[r][v] = Vec::fma(weight, number[v], sum[r][v]);
+        }
+      }
+    }
+  };
+  const auto left = [columns](int64_t v) noexcept {
+    const int64_t n = columns - v * Vec::width;
+    return n < 0 ? 0 : smaller(n, Vec::width);
+  };
+  if (columns == kRegs * Vec::width) {
+    walk([](const float* p, int64_t v) noexcept { return Vec::load(p + v * Vec::width); });
+  } else {
+    walk([left](const float* p, int64_t v) noexcept {
+      const int64_t n = left(v);
+      return n == 0 ? Vec::set(0.0F) : Vec::load_partial(p + v * Vec::width, n);
+    });
+  }
+  for (int64_t r = 0; r < kQueries; ++r) {
+    for (int64_t v = 0; v < kRegs; ++v) {
+      Vec::store_partial(output[r] + column + v * Vec::width, sum[r][v], left(v));
+    }
+  }
+}
+
+void mix(const Chunk& chunk, const Piece* pieces, int64_t count, int64_t row, int64_t rows,
+         float* const* output) noexcept {
+  for (int64_t c = 0; c < chunk.args->value_dim; c += kRegs * Vec::width) {
+    switch (rows) {
+      case 1: mix_block<1>(chunk, pieces, count, row, c, output); break;
+      case 2: mix_block<2>(chunk, pieces, count, row, c, output); break;
+      case 3: mix_block<3>(chunk, pieces, count, row, c, output); break;
+      default: mix_block<4>(chunk, pieces, count, row, c, output); break;
+    }
+  }
+}
+
+bool is_finite(const float* numbers, int64_t count) noexcept {
+  float sum = 0.0F;
+  for (int64_t i = 0; i < count; ++i) sum += numbers[i] * 0.0F;
+  return sum == 0.0F;
+}
+
+// The same sums in the same order, leaving out keys that the row may not see: their weight is 0,
+// and 0 times NaN would not be.
+void mix_open_keys(const Chunk& chunk, const Piece* pieces, int64_t count, int64_t row,
+                   float* output) noexcept {
+  const AttendArgs& a = *chunk.args;
+  const float* weights = chunk.scores + row * kChunk;
+  for (int64_t c = 0; c < a.value_dim; c += Vec::width) {
+    const int64_t columns = smaller(a.value_dim - c, Vec::width);
+    Vec::Reg sum = Vec::set(0.0F);
+    for (int64_t p = 0; p < count; ++p) {
+      for (int64_t j = pieces[p].from; j < pieces[p].to; ++j) {
+        if (is_closed(chunk, pieces[p], row, j)) continue;
+        const float* value = a.value.at(chunk.batch, chunk.kv_head, chunk.first + j) + c;
+        sum = Vec::fma(Vec::set(weights[j]), Vec::load_partial(value, columns), sum);
+      }
+    }
+    Vec::store_partial(output + c, sum, columns);
+  }
+}
+
+// ---- tasks ------------------------------------------------------------------------------------
+
+// A partial result: the highest score, the sum of the weights, the weighted sum of the values.
+int64_t partial_stride(const AttendArgs& a) noexcept { return a.value_dim + 2; }
+
+void take_rows(const Chunk& chunk, const Piece* pieces, int64_t count, int64_t row, int64_t rows,
+               float* partials) noexcept {
+  const AttendArgs& a = *chunk.args;
+  float* output[kRowBlock];
+  for (int64_t p = 0; p < count; ++p) score(chunk, pieces[p], row, rows);
+  for (int64_t r = 0; r < rows; ++r) {
+    float* scores = chunk.scores + (row + r) * kChunk;
+    int64_t done = 0;
+    for (int64_t p = 0; p < count; ++p) {
+      for (; done < pieces[p].from; ++done) scores[done] = kMinusInfinity;
+      add_bias_and_close(chunk, pieces[p], row + r);
+      done = pieces[p].to;
+    }
+    for (; done < kChunk; ++done) scores[done] = kMinusInfinity;
+    float* partial = partials + (row + r) * partial_stride(a);
+    soften(scores, partial, partial + 1);
+    output[r] = partial + 2;
+  }
+  mix(chunk, pieces, count, row, rows, output);
+  for (int64_t r = 0; r < rows; ++r) {
+    if (!is_finite(output[r], a.value_dim)) {
+      mix_open_keys(chunk, pieces, count, row + r, output[r]);
+    }
+  }
+}
+
+int64_t chunk_workspace(const AttendArgs& a) noexcept { return a.group() * a.q_len * kChunk; }
+
+int64_t partial_size(const AttendArgs& a) noexcept {
+  return a.group() * a.q_len * partial_stride(a);
+}
+
+void attend_chunk(const AttendArgs& a, int64_t task, float* partials, float* workspace) noexcept {
+  const int64_t number = task % a.chunks();
+  const int64_t kv_head = task / a.chunks() % a.kv_heads;
+  const Chunk chunk{&a, task / a.chunks() / a.kv_heads, kv_head, number * kChunk, workspace};
+  float* mine = partials + task * partial_size(a);
+  Piece pieces[kChunkTiles];
+  // Rows of heads that see different keys are worked on apart.
+  const bool alike = a.layout.which == nullptr || a.layout.which_head == 0;
+  const int64_t share = alike ? chunk.rows() : a.q_len;
+  for (int64_t start = 0; start < chunk.rows(); start += share) {
+    const int64_t count = live_pieces(chunk, chunk.head(start), pieces);
+    for (int64_t row = start; row < start + share; row += kRowBlock) {
+      take_rows(chunk, pieces, count, row, smaller(start + share - row, kRowBlock), mine);
+    }
+  }
+}
+
+void merge_row(const AttendArgs& a, int64_t task, const float* partials) noexcept {
+  const int64_t i = task % a.q_len;
+  const int64_t head = task / a.q_len % a.q_heads;
+  const int64_t batch = task / a.q_len / a.q_heads;
+  const int64_t row = head % a.group() * a.q_len + i;
+  const int64_t first = (batch * a.kv_heads + head / a.group()) * a.chunks();
+  const auto partial = [&](int64_t chunk) noexcept {
+    return partials + (first + chunk) * partial_size(a) + row * partial_stride(a);
+  };
+  float highest = kMinusInfinity;
+  for (int64_t c = 0; c < a.chunks(); ++c) {
+    const float most = partial(c)[0];
+    highest = most > highest || most != most ? most : highest;
+  }
+  float* output = a.output.at(batch, head, i);
+  for (int64_t c = 0; c < a.value_dim; ++c) output[c] = 0.0F;
+  float total = 0.0F;
+  for (int64_t c = 0; c < a.chunks(); ++c) {
+    const float* part = partial(c);
+    if (part[0] == kMinusInfinity) continue;
+    const float weight = exp2_of_one((part[0] - highest) * kLog2E);
+    total += part[1] * weight;
+    for (int64_t v = 0; v < a.value_dim; ++v) output[v] += part[2 + v] * weight;
+  }
+  const float inverse = total == 0.0F ? 0.0F : 1.0F / total;
+  for (int64_t v = 0; v < a.value_dim; ++v) output[v] *= inverse;
+  if (a.lse != nullptr) {
+    a.lse[task] = total == 0.0F ? kMinusInfinity : highest + __builtin_logf(total);
+  }
+}
+
+}  // namespace
+
+namespace headwise::HEADWISE_ISA {
+
+void fill_attend_few(KernelTable& table) noexcept {
+  table.chunk_workspace = chunk_workspace;
+  table.partial_size = partial_size;
+  table.attend_chunk = attend_chunk;
+  table.merge_row = merge_row;
+}
+
+}  // namespace headwise::HEADWISE_ISA

@@ -1,0 +1,21 @@
+// Gathers the functions of this instruction set.
+
+#include "kernel_table.h"
+
+#define HEADWISE_TEXT_OF(x) #x
+#define HEADWISE_TEXT(x) HEADWISE_TEXT_OF(x)
+
+namespace headwise::HEADWISE_ISA {
+
+void fill_attend_tile(KernelTable& table) noexcept;
+void fill_attend_few(KernelTable& table) noexcept;
+
+KernelTable make_table() noexcept {
+  KernelTable table{};
+  table.name = HEADWISE_TEXT(HEADWISE_ISA);
+  fill_attend_tile(table);
+  fill_attend_few(table);
+  return table;
+}
+
+}  // namespace headwise::HEADWISE_ISA

@@ -1,0 +1,79 @@
+// AVX2 with FMA: 8 lanes of float32.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace {
+
+struct Vec {
+  using Reg = __m256;
+  using Mask = __m256;
+  static constexpr int64_t width = 8;
+  static constexpr int64_t block_rows = 4;
+  static constexpr int64_t block_regs = 3;
+  static constexpr int64_t few_regs = 2;  // registers of keys or values beside up to 4 queries
+
+  static Reg load(const float* p) noexcept { return _mm256_loadu_ps(p); }
+  static Reg load_partial(const float* p, int64_t n) noexcept {
+    return _mm256_maskload_ps(p, first(n));
+  }
+  static void store(float* p, Reg a) noexcept { _mm256_storeu_ps(p, a); }
+  static void store_partial(float* p, Reg a, int64_t n) noexcept {
+    _mm256_maskstore_ps(p, first(n), a);
+  }
+  static Reg set(float x) noexcept { return _mm256_set1_ps(x); }
+  static Reg add(Reg a, Reg b) noexcept { return _mm256_add_ps(a, b); }
+  static Reg sub(Reg a, Reg b) noexcept { return _mm256_sub_ps(a, b); }
+  static Reg mul(Reg a, Reg b) noexcept { return _mm256_mul_ps(a, b); }
+  static Reg fma(Reg a, Reg b, Reg c) noexcept { return _mm256_fmadd_ps(a, b, c); }
+  static Reg max(Reg a, Reg b) noexcept { return _mm256_max_ps(a, b); }
+  static float sum(Reg a) noexcept {
+    __m128 half = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    half = _mm_add_ps(half, _mm_movehl_ps(half, half));
+    return _mm_cvtss_f32(_mm_add_ss(half, _mm_movehdup_ps(half)));
+  }
+
+  static Mask bits(uint64_t word, int64_t lane) noexcept {
+    const __m256i each = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    const __m256i held = _mm256_set1_epi32(static_cast<int32_t>((word >> lane) & 0xFFU));
+    return _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(held, each), each));
+  }
+  static Mask equal(Reg a, Reg b) noexcept { return _mm256_cmp_ps(a, b, _CMP_EQ_OQ); }
+  static Reg select(Mask m, Reg yes, Reg no) noexcept { return _mm256_blendv_ps(no, yes, m); }
+
+  static Reg power_of_two(Reg shifted) noexcept {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(shifted), 23));
+  }
+
+  // Writes the 8 x 8 block at `from` turned round to `to`.
+  static void transpose(const float* from, int64_t from_stride, float* to,
+                        int64_t to_stride) noexcept {
+    Reg row[8];
+    Reg next[8];
+    for (int i = 0; i < 8; ++i) row[i] = load(from + i * from_stride);
+    for (int i = 0; i < 4; ++i) {
+      next[2 * i] = _mm256_unpacklo_ps(row[2 * i], row[2 * i + 1]);
+      next[2 * i + 1] = _mm256_unpackhi_ps(row[2 * i], row[2 * i + 1]);
+    }
+    for (int i = 0; i < 2; ++i) {
+      row[4 * i] = _mm256_shuffle_ps(next[4 * i], next[4 * i + 2], 0x44);
+      row[4 * i + 1] = _mm256_shuffle_ps(next[4 * i], next[4 * i + 2], 0xEE);
+      row[4 * i + 2] = _mm256_shuffle_ps(next[4 * i + 1], next[4 * i + 3], 0x44);
+      row[4 * i + 3] = _mm256_shuffle_ps(next[4 * i + 1], next[4 * i + 3], 0xEE);
+    }
+    for (int i = 0; i < 4; ++i) {
+      store(to + i * to_stride, _mm256_permute2f128_ps(row[i], row[i + 4], 0x20));
+      store(to + (i + 4) * to_stride, _mm256_permute2f128_ps(row[i], row[i + 4], 0x31));
+    }
+  }
+
+ private:
+  static __m256i first(int64_t n) noexcept {
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int32_t>(n)), lane);
+  }
+};
+
+}  // namespace
