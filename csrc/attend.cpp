@@ -32,7 +32,7 @@ void attend(const AttendArgs& a, int threads) {
   const int64_t rows = a.batches * a.q_heads * a.q_len;
   if (rows == 0) return;
   threads = useful_threads(a, threads);
-  if (a.q_len > kFewQueries || a.kv_len == 0) {
+  if (!a.splits_keys()) {
     for_each_task(a.batches * a.q_heads * a.query_tiles(), table.tile_workspace(a), threads,
                   [&](int64_t task, float* room) { table.attend_tile(a, task, room); });
     return;

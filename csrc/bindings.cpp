@@ -6,9 +6,12 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <initializer_list>
 #include <optional>
+#include <utility>
 
 #include "attend.h"
+#include "borrowed_tensor.h"
 #include "dispatch.h"
 
 namespace nb = nanobind;
@@ -16,75 +19,102 @@ namespace nb = nanobind;
 namespace headwise {
 namespace {
 
-using Input = nb::ndarray<const float, nb::pytorch, nb::ndim<4>, nb::device::cpu>;
-using Result = nb::ndarray<float, nb::pytorch, nb::ndim<4>, nb::device::cpu>;
-using Rows = nb::ndarray<float, nb::pytorch, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 using Table32 = nb::ndarray<const int32_t, nb::pytorch, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Table64 = nb::ndarray<const int64_t, nb::pytorch, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 int64_t size(const auto& array, size_t axis) { return static_cast<int64_t>(array.shape(axis)); }
 
 template <class T>
-Tensor4<T> strided(const auto& array) {
-  return {array.data(), array.stride(0), array.stride(1), array.stride(2)};
+Tensor4<T> strided(const BorrowedTensor& tensor) {
+  return {tensor.data<T>(), tensor.stride(0), tensor.stride(1), tensor.stride(2)};
 }
 
 void require(bool holds, const char* rule) {
   if (!holds) throw nb::value_error(rule);
 }
 
-void bind_attend(const Input& query, const Input& key, const Input& value, const Result& output,
-                 const std::optional<Rows>& lse, const std::optional<Input>& bias,
-                 const std::optional<Table32>& which, const std::optional<Table32>& starts,
-                 const std::optional<Table32>& entries, const std::optional<Table64>& bitmaps,
-                 float scale, int threads) {
+// Live tiles as the kernels read them; keeps the tensors alive.
+class LiveTiles {
+ public:
+  LiveTiles(Table32 which, Table32 starts, Table32 entries, Table64 bitmaps)
+      : which_(std::move(which)),
+        starts_(std::move(starts)),
+        entries_(std::move(entries)),
+        bitmaps_(std::move(bitmaps)) {
+    require(size(bitmaps_, 1) == kKeyTile && size(entries_, 1) == 3,
+            "the tables do not describe tiles of these kernels");
+  }
+
+  Layout layout(int64_t batches, int64_t q_heads, int64_t query_tiles) const {
+    require((size(which_, 0) == 1 || size(which_, 0) == batches) &&
+                (size(which_, 1) == 1 || size(which_, 1) == q_heads) &&
+                size(starts_, 1) == query_tiles + 1,
+            "the live tiles were made for a call of other sizes");
+    Layout found;
+    found.which = which_.data();
+    found.which_batch = size(which_, 0) == 1 ? 0 : which_.stride(0);
+    found.which_head = size(which_, 1) == 1 ? 0 : 1;
+    found.starts = starts_.data();
+    found.starts_stride = size(starts_, 1);
+    found.entries = entries_.data();
+    found.bitmaps = reinterpret_cast<const uint64_t*>(bitmaps_.data());
+    return found;
+  }
+
+ private:
+  Table32 which_, starts_, entries_;
+  Table64 bitmaps_;
+};
+
+bool has_sizes(const BorrowedTensor& tensor, std::initializer_list<int64_t> sizes) {
+  int axis = 0;
+  for (const int64_t wanted : sizes) {
+    if (tensor.size(axis++) != wanted) return false;
+  }
+  return true;
+}
+
+void bind_attend(const BorrowedTensor& query, const BorrowedTensor& key,
+                 const BorrowedTensor& value, const BorrowedTensor& output,
+                 const std::optional<BorrowedTensor>& lse,
+                 const std::optional<BorrowedTensor>& bias, const LiveTiles* tiles, float scale,
+                 int threads) {
+  for (const auto* tensor : {&query, &key, &value, &output}) {
+    require(tensor->is_float(4), "query, key, value and output must be float32, 4-D, on the CPU");
+    require(tensor->size(3) < 2 || tensor->stride(3) == 1, "the innermost stride must be 1");
+  }
   AttendArgs a;
   a.query = strided<const float>(query);
   a.key = strided<const float>(key);
   a.value = strided<const float>(value);
   a.output = strided<float>(output);
-  a.batches = size(query, 0);
-  a.q_heads = size(query, 1);
-  a.q_len = size(query, 2);
-  a.head_dim = size(query, 3);
-  a.kv_heads = size(key, 1);
-  a.kv_len = size(key, 2);
-  a.value_dim = size(value, 3);
+  a.batches = query.size(0);
+  a.q_heads = query.size(1);
+  a.q_len = query.size(2);
+  a.head_dim = query.size(3);
+  a.kv_heads = key.size(1);
+  a.kv_len = key.size(2);
+  a.value_dim = value.size(3);
   a.scale = scale;
-  for (const auto* array : {&query, &key, &value}) {
-    require(size(*array, 3) < 2 || array->stride(3) == 1, "the innermost stride must be 1");
-    require(size(*array, 0) == a.batches, "query, key and value must have one batch size");
-  }
-  require(output.stride(3) == 1 || a.value_dim < 2, "the innermost stride of output must be 1");
-  require(size(key, 3) == a.head_dim && size(value, 1) == a.kv_heads &&
-              size(value, 2) == a.kv_len && (a.kv_heads == 0 || a.q_heads % a.kv_heads == 0),
-          "query, key and value do not fit together");
-  require(size(output, 0) == a.batches && size(output, 1) == a.q_heads &&
-              size(output, 2) == a.q_len && size(output, 3) == a.value_dim,
-          "output must be (batch, q_heads, q_len, value_dim)");
+  require(a.kv_heads == 0 ? a.q_heads == 0 : a.q_heads % a.kv_heads == 0,
+          "kv_heads must divide q_heads");
+  require(has_sizes(key, {a.batches, a.kv_heads, a.kv_len, a.head_dim}) &&
+              has_sizes(value, {a.batches, a.kv_heads, a.kv_len}) &&
+              has_sizes(output, {a.batches, a.q_heads, a.q_len, a.value_dim}),
+          "query, key, value and output do not fit together");
   if (lse) {
-    require(size(*lse, 0) == a.batches && size(*lse, 1) == a.q_heads && size(*lse, 2) == a.q_len,
-            "lse must be (batch, q_heads, q_len)");
-    a.lse = lse->data();
+    require(lse->is_float(3) && has_sizes(*lse, {a.batches, a.q_heads, a.q_len}) &&
+                lse->stride(2) == 1 && lse->stride(1) == a.q_len,
+            "lse must be (batch, q_heads, q_len) float32, contiguous, on the CPU");
+    a.lse = lse->data<float>();
   }
   if (bias) {
-    require(size(*bias, 0) == a.batches && size(*bias, 1) == a.q_heads &&
-                size(*bias, 2) == a.q_len && size(*bias, 3) == a.kv_len,
-            "bias must be (batch, q_heads, q_len, kv_len)");
+    require(bias->is_float(4) && has_sizes(*bias, {a.batches, a.q_heads, a.q_len, a.kv_len}),
+            "bias must be (batch, q_heads, q_len, kv_len) float32 on the CPU");
     a.bias = strided<const float>(*bias);
     a.bias_column = bias->stride(3);
   }
-  if (which && starts && entries && bitmaps) {
-    require(size(*bitmaps, 1) == kKeyTile && size(*starts, 1) == a.query_tiles() + 1,
-            "the layout was made for other tiles");
-    a.layout.which = which->data();
-    a.layout.which_batch = size(*which, 0) == 1 ? 0 : which->stride(0);
-    a.layout.which_head = size(*which, 1) == 1 ? 0 : 1;
-    a.layout.starts = starts->data();
-    a.layout.starts_stride = size(*starts, 1);
-    a.layout.entries = entries->data();
-    a.layout.bitmaps = reinterpret_cast<const uint64_t*>(bitmaps->data());
-  }
+  if (tiles != nullptr) a.layout = tiles->layout(a.batches, a.q_heads, a.query_tiles());
   nb::gil_scoped_release unlocked;
   attend(a, threads);
 }
@@ -101,10 +131,13 @@ NB_MODULE(_kernels, m) {
   m.def("available", &headwise::available_sets,
         "Name the instruction sets that this processor can run, the plainest first.");
   m.def("use_isa", &headwise::use_set, nb::arg("name"), "Put another instruction set in use.");
+  nb::class_<headwise::LiveTiles>(m, "LiveTiles", "Live tiles as the kernels read them.")
+      .def(nb::init<headwise::Table32, headwise::Table32, headwise::Table32, headwise::Table64>(),
+           nb::arg("which").noconvert(), nb::arg("starts").noconvert(),
+           nb::arg("entries").noconvert(), nb::arg("bitmaps").noconvert());
   m.def("attend", &headwise::bind_attend, nb::arg("query").noconvert(), nb::arg("key").noconvert(),
         nb::arg("value").noconvert(), nb::arg("output").noconvert(),
         nb::arg("lse").noconvert().none(), nb::arg("bias").noconvert().none(),
-        nb::arg("which").noconvert().none(), nb::arg("starts").noconvert().none(),
-        nb::arg("entries").noconvert().none(), nb::arg("bitmaps").noconvert().none(),
+        nb::arg("tiles").none(),
         nb::arg("scale"), nb::arg("threads"), "Attend, writing to output and lse.");
 }

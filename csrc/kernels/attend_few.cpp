@@ -12,8 +12,9 @@ using headwise::kChunkTiles;
 using headwise::kKeyTile;
 
 constexpr int64_t kChunk = kChunkTiles * kKeyTile;
-constexpr int64_t kRowBlock = 4;
-constexpr int64_t kRegs = Vec::few_regs;
+constexpr int64_t kRowBlock = Vec::few_rows;
+constexpr int64_t kThree = kRowBlock < 3 ? kRowBlock : 3;
+constexpr int64_t kRegs = 4;  // registers of keys, or of value columns, beside the queries
 
 // The keys of a chunk that somebody may see: `from` to `to`, counted from the chunk's first key.
 struct Piece {
@@ -68,24 +69,22 @@ bool is_closed(const Chunk& chunk, const Piece& piece, int64_t row, int64_t j) n
 
 // ---- scores -----------------------------------------------------------------------------------
 
-// Up to 4 queries x kRegs keys; the lanes run along head_dim.
+// kQueries queries x kRegs keys; the lanes run along head_dim.
 template <int64_t kQueries>
-void score_block(const Chunk& chunk, int64_t row, int64_t j, int64_t end) noexcept {
-  const AttendArgs& a = *chunk.args;
-  const float* queries[kQueries];
-  const float* keys[kRegs];
-  for (int64_t r = 0; r < kQueries; ++r) {
-    queries[r] = a.query.at(chunk.batch, chunk.head(row + r), chunk.query(row + r));
-  }
-  for (int64_t k = 0; k < kRegs; ++k) {
-    keys[k] = a.key.at(chunk.batch, chunk.kv_head, chunk.first + smaller(j + k, end - 1));
-  }
+struct Products {
   Vec::Reg sum[kQueries][kRegs];
-  for (auto& sums : sum) {
-    for (auto& one : sums) one = Vec::set(0.0F);
+
+  HEADWISE_INLINE void clear() noexcept {
+#pragma GCC unroll 4
+    for (int64_t r = 0; r < kQueries; ++r) {
+#pragma GCC unroll 4
+      for (int64_t k = 0; k < kRegs; ++k) sum[r][k] = Vec::set(0.0F);
+    }
   }
-  const int64_t whole = a.head_dim - a.head_dim % Vec::width;
-  const auto step = [&](auto load, int64_t d) noexcept __attribute__((always_inline)) {
+
+  template <class Load>
+  HEADWISE_INLINE void add(const float* const* queries, const float* const* keys, int64_t d,
+                           Load load) noexcept {
     Vec::Reg key[kRegs];
 #pragma GCC unroll 4
     for (int64_t k = 0; k < kRegs; ++k) key[k] = load(keys[k] + d);
@@ -95,28 +94,50 @@ void score_block(const Chunk& chunk, int64_t row, int64_t j, int64_t end) noexce
 #pragma GCC unroll 4
       for (int64_t k = 0; k < kRegs; ++k) sum[r][k] = Vec::fma(query, key[k], sum[r][k]);
     }
-  };
-  for (int64_t d = 0; d < whole; d += Vec::width) {
-    step([](const float* p) noexcept { return Vec::load(p); }, d);
   }
-  if (whole < a.head_dim) {
-    const int64_t rest = a.head_dim - whole;
-    step([rest](const float* p) noexcept { return Vec::load_partial(p, rest); }, whole);
-  }
+};
+
+template <int64_t kQueries>
+void score_rows(const Chunk& chunk, const Piece& piece, int64_t row) noexcept {
+  const AttendArgs& a = *chunk.args;
+  const float* queries[kQueries];
   for (int64_t r = 0; r < kQueries; ++r) {
-    float* scores = chunk.scores + (row + r) * kChunk + j;
-    for (int64_t k = 0; k < kRegs && j + k < end; ++k) scores[k] = Vec::sum(sum[r][k]) * a.scale;
+    queries[r] = a.query.at(chunk.batch, chunk.head(row + r), chunk.query(row + r));
+  }
+  const int64_t rest = a.head_dim % Vec::width;
+  const int64_t whole = a.head_dim - rest;
+  const int64_t stride = a.key.row;
+  const float* key = a.key.at(chunk.batch, chunk.kv_head, chunk.first + piece.from);
+  float* scores = chunk.scores + row * kChunk;
+  for (int64_t j = piece.from; j < piece.to; j += kRegs, key += kRegs * stride) {
+    const int64_t left = piece.to - j;
+    const float* keys[kRegs] = {key, left > 1 ? key + stride : key,
+                                left > 2 ? key + 2 * stride : key,
+                                left > 3 ? key + 3 * stride : key};
+    Products<kQueries> products;
+    products.clear();
+    for (int64_t d = 0; d < whole; d += Vec::width) {
+      products.add(queries, keys, d, [](const float* p) noexcept { return Vec::load(p); });
+    }
+    if (rest > 0) {
+      products.add(queries, keys, whole,
+                   [rest](const float* p) noexcept { return Vec::load_partial(p, rest); });
+    }
+#pragma GCC unroll 4
+    for (int64_t r = 0; r < kQueries; ++r) {
+      float four[kRegs];
+      Vec::four_sums(products.sum[r], four);
+      for (int64_t k = 0; k < kRegs && k < left; ++k) scores[r * kChunk + j + k] = four[k] * a.scale;
+    }
   }
 }
 
 void score(const Chunk& chunk, const Piece& piece, int64_t row, int64_t rows) noexcept {
-  for (int64_t j = piece.from; j < piece.to; j += kRegs) {
-    switch (rows) {
-      case 1: score_block<1>(chunk, row, j, piece.to); break;
-      case 2: score_block<2>(chunk, row, j, piece.to); break;
-      case 3: score_block<3>(chunk, row, j, piece.to); break;
-      default: score_block<4>(chunk, row, j, piece.to); break;
-    }
+  switch (rows) {
+    case 1: score_rows<1>(chunk, piece, row); break;
+    case 2: score_rows<2>(chunk, piece, row); break;
+    case 3: score_rows<kThree>(chunk, piece, row); break;
+    default: score_rows<kRowBlock>(chunk, piece, row); break;
   }
 }
 
@@ -139,10 +160,10 @@ void add_bias_and_close(const Chunk& chunk, const Piece& piece, int64_t row) noe
 
 // ---- softmax ----------------------------------------------------------------------------------
 
-// Turns the scores of a row to weights; writes the highest score and the sum of the weights.
-void soften(float* scores, float* highest, float* total) noexcept {
+// Turns the scores of a row to weights, 0 to `keys`, whole registers; writes the highest score and the sum of the weights.
+void soften(float* scores, int64_t keys, float* highest, float* total) noexcept {
   Vec::Reg top = Vec::set(kMinusInfinity);
-  for (int64_t j = 0; j < kChunk; j += Vec::width) top = Vec::max(top, Vec::load(scores + j));
+  for (int64_t j = 0; j < keys; j += Vec::width) top = Vec::max(top, Vec::load(scores + j));
   float lanes[Vec::width];
   Vec::store(lanes, top);
   float most = kMinusInfinity;
@@ -151,7 +172,7 @@ void soften(float* scores, float* highest, float* total) noexcept {
   const Vec::Reg scale = Vec::set(kLog2E);
   const Vec::Reg low = Vec::set(-base * kLog2E);
   Vec::Reg sum = Vec::set(0.0F);
-  for (int64_t j = 0; j < kChunk; j += Vec::width) {
+  for (int64_t j = 0; j < keys; j += Vec::width) {
     const Vec::Reg weight = exp2_below_zero(Vec::fma(Vec::load(scores + j), scale, low));
     Vec::store(scores + j, weight);
     sum = Vec::add(sum, weight);
@@ -162,49 +183,68 @@ void soften(float* scores, float* highest, float* total) noexcept {
 
 // ---- values -----------------------------------------------------------------------------------
 
-// Up to 4 queries x up to kRegs registers of value columns over the live keys of the chunk.
+// kQueries queries x kRegs registers of value columns over the live keys of the chunk.
 template <int64_t kQueries>
-void mix_block(const Chunk& chunk, const Piece* pieces, int64_t count, int64_t row, int64_t column,
-               float* const* output) noexcept {
-  const AttendArgs& a = *chunk.args;
-  const int64_t columns = smaller(a.value_dim - column, kRegs * Vec::width);
+struct Mixture {
   Vec::Reg sum[kQueries][kRegs];
-  for (auto& sums : sum) {
-    for (auto& one : sums) one = Vec::set(0.0F);
+
+  HEADWISE_INLINE void clear() noexcept {
+#pragma GCC unroll 4
+    for (int64_t r = 0; r < kQueries; ++r) {
+#pragma GCC unroll 4
+      for (int64_t v = 0; v < kRegs; ++v) sum[r][v] = Vec::set(0.0F);
+    }
   }
-  const float* weights = chunk.scores + row * kChunk;
-  const auto walk = [&](auto load) noexcept __attribute__((always_inline)) {
-    for (int64_t p = 0; p < count; ++p) {
-      const float* value =
-          a.value.at(chunk.batch, chunk.kv_head, chunk.first + pieces[p].from) + column;
-      for (int64_t j = pieces[p].from; j < pieces[p].to; ++j, value += a.value.row) {
-        Vec::Reg number[kRegs];
+
+  template <class Load>
+  HEADWISE_INLINE void add(const Chunk& chunk, const Piece& piece, int64_t row, int64_t column,
+                           Load load) noexcept {
+    const AttendArgs& a = *chunk.args;
+    const int64_t stride = a.value.row;
+    const float* weights = chunk.scores + row * kChunk;
+    const float* value = a.value.at(chunk.batch, chunk.kv_head, chunk.first + piece.from) + column;
+    for (int64_t j = piece.from; j < piece.to; ++j, value += stride) {
+      Vec::Reg number[kRegs];
 #pragma GCC unroll 4
-        for (int64_t v = 0; v < kRegs; ++v) number[v] = load(value, v);
+      for (int64_t v = 0; v < kRegs; ++v) number[v] = load(value, v);
 #pragma GCC unroll 4
-        for (int64_t r = 0; r < kQueries; ++r) {
-          const Vec::Reg weight = Vec::set(weights[r * kChunk + j]);
+      for (int64_t r = 0; r < kQueries; ++r) {
+        const Vec::Reg weight = Vec::set(weights[r * kChunk + j]);
 #pragma GCC unroll 4
-          for (int64_t v = 0; v < kRegs; ++v) sum[r][v] = Vec::fma(weight, number[v], sum[r][v]);
-        }
+        for (int64_t v = 0; v < kRegs; ++v) sum[r][v] = Vec::fma(weight, number[v], sum[r][v]);
       }
     }
-  };
+  }
+};
+
+template <int64_t kQueries>
+void mix_rows(const Chunk& chunk, const Piece* pieces, int64_t count, int64_t row, int64_t column,
+              float* const* output) noexcept {
+  const int64_t columns = smaller(chunk.args->value_dim - column, kRegs * Vec::width);
   const auto left = [columns](int64_t v) noexcept {
     const int64_t n = columns - v * Vec::width;
     return n < 0 ? 0 : smaller(n, Vec::width);
   };
-  if (columns == kRegs * Vec::width) {
-    walk([](const float* p, int64_t v) noexcept { return Vec::load(p + v * Vec::width); });
-  } else {
-    walk([left](const float* p, int64_t v) noexcept {
-      const int64_t n = left(v);
-      return n == 0 ? Vec::set(0.0F) : Vec::load_partial(p + v * Vec::width, n);
-    });
+  Mixture<kQueries> mixture;
+  mixture.clear();
+  for (int64_t p = 0; p < count; ++p) {
+    if (columns == kRegs * Vec::width) {
+      mixture.add(chunk, pieces[p], row, column,
+                  [](const float* from, int64_t v) noexcept {
+                    return Vec::load(from + v * Vec::width);
+                  });
+    } else {
+      mixture.add(chunk, pieces[p], row, column, [left](const float* from, int64_t v) noexcept {
+        const int64_t n = left(v);
+        return n == 0 ? Vec::set(0.0F) : Vec::load_partial(from + v * Vec::width, n);
+      });
+    }
   }
+#pragma GCC unroll 4
   for (int64_t r = 0; r < kQueries; ++r) {
+#pragma GCC unroll 4
     for (int64_t v = 0; v < kRegs; ++v) {
-      Vec::store_partial(output[r] + column + v * Vec::width, sum[r][v], left(v));
+      Vec::store_partial(output[r] + column + v * Vec::width, mixture.sum[r][v], left(v));
     }
   }
 }
@@ -213,10 +253,10 @@ void mix(const Chunk& chunk, const Piece* pieces, int64_t count, int64_t row, in
          float* const* output) noexcept {
   for (int64_t c = 0; c < chunk.args->value_dim; c += kRegs * Vec::width) {
     switch (rows) {
-      case 1: mix_block<1>(chunk, pieces, count, row, c, output); break;
-      case 2: mix_block<2>(chunk, pieces, count, row, c, output); break;
-      case 3: mix_block<3>(chunk, pieces, count, row, c, output); break;
-      default: mix_block<4>(chunk, pieces, count, row, c, output); break;
+      case 1: mix_rows<1>(chunk, pieces, count, row, c, output); break;
+      case 2: mix_rows<2>(chunk, pieces, count, row, c, output); break;
+      case 3: mix_rows<kThree>(chunk, pieces, count, row, c, output); break;
+      default: mix_rows<kRowBlock>(chunk, pieces, count, row, c, output); break;
     }
   }
 }
@@ -256,6 +296,8 @@ void take_rows(const Chunk& chunk, const Piece* pieces, int64_t count, int64_t r
                float* partials) noexcept {
   const AttendArgs& a = *chunk.args;
   float* output[kRowBlock];
+  const int64_t last = count == 0 ? 0 : pieces[count - 1].to;
+  const int64_t keys = (last + Vec::width - 1) / Vec::width * Vec::width;
   for (int64_t p = 0; p < count; ++p) score(chunk, pieces[p], row, rows);
   for (int64_t r = 0; r < rows; ++r) {
     float* scores = chunk.scores + (row + r) * kChunk;
@@ -265,9 +307,9 @@ void take_rows(const Chunk& chunk, const Piece* pieces, int64_t count, int64_t r
       add_bias_and_close(chunk, pieces[p], row + r);
       done = pieces[p].to;
     }
-    for (; done < kChunk; ++done) scores[done] = kMinusInfinity;
+    for (; done < keys; ++done) scores[done] = kMinusInfinity;
     float* partial = partials + (row + r) * partial_stride(a);
-    soften(scores, partial, partial + 1);
+    soften(scores, keys, partial, partial + 1);
     output[r] = partial + 2;
   }
   mix(chunk, pieces, count, row, rows, output);

@@ -47,18 +47,29 @@ struct Keys {
 void turn_queries(const Tile& tile) noexcept {
   const AttendArgs& a = *tile.args;
   const float* from = a.query.at(tile.batch, tile.head, tile.first);
-  const int64_t whole_rows = tile.rows - tile.rows % Vec::width;
-  const int64_t whole_dims = a.head_dim - a.head_dim % Vec::width;
-  for (int64_t r = 0; r < whole_rows; r += Vec::width) {
-    for (int64_t d = 0; d < whole_dims; d += Vec::width) {
-      Vec::transpose(from + r * a.query.row + d, a.query.row, tile.query + d * kLanes + r, kLanes);
-    }
-  }
+  const int64_t rest = a.head_dim % Vec::width;
+  const int64_t whole = a.head_dim - rest;
   const int64_t lanes = tile.registers() * Vec::width;
-  for (int64_t r = 0; r < lanes; ++r) {
-    const int64_t start = r < whole_rows ? whole_dims : 0;
-    for (int64_t d = start; d < a.head_dim; ++d) {
-      tile.query[d * kLanes + r] = r < tile.rows ? from[r * a.query.row + d] : 0.0F;
+  float block[Vec::width * Vec::width];
+  for (int64_t r = 0; r < lanes; r += Vec::width) {
+    const bool cut = r + Vec::width > tile.rows;
+    // Lanes behind the last row repeat it; nobody reads them.
+    const auto row = [&](int64_t i) noexcept {
+      return from + smaller(r + i, tile.rows - 1) * a.query.row;
+    };
+    for (int64_t d = 0; d < whole; d += Vec::width) {
+      float* to = tile.query + d * kLanes + r;
+      if (!cut) {
+        Vec::transpose(row(0) + d, a.query.row, to, kLanes);
+        continue;
+      }
+      for (int64_t i = 0; i < Vec::width; ++i) {
+        Vec::store(block + i * Vec::width, Vec::load(row(i) + d));
+      }
+      Vec::transpose(block, Vec::width, to, kLanes);
+    }
+    for (int64_t i = 0; rest > 0 && i < Vec::width; ++i) {
+      for (int64_t d = whole; d < a.head_dim; ++d) tile.query[d * kLanes + r + i] = row(i)[d];
     }
   }
   if (a.scale > 0.0F || a.bias.data != nullptr) return;
@@ -419,7 +430,12 @@ void attend_tile(const AttendArgs& a, int64_t task, float* workspace) noexcept {
   tile.log2_scale = plain ? kLog2E : magnitude * kLog2E;
 
   turn_queries(tile);
-  for (int64_t i = 0; i < padded_values(a) * kLanes; ++i) tile.output[i] = 0.0F;
+  const int64_t lanes = tile.registers() * Vec::width;
+  for (int64_t c = 0; c < a.value_dim; ++c) {
+    for (int64_t r = 0; r < lanes; r += Vec::width) {
+      Vec::store(tile.output + c * kLanes + r, Vec::set(0.0F));
+    }
+  }
   for (int64_t r = 0; r < kLanes; ++r) {
     tile.highest[r] = kMinusInfinity;
     tile.total[r] = 0.0F;

@@ -13,7 +13,7 @@ struct Vec {
   static constexpr int64_t width = 8;
   static constexpr int64_t block_rows = 4;
   static constexpr int64_t block_regs = 3;
-  static constexpr int64_t few_regs = 2;  // registers of keys or values beside up to 4 queries
+  static constexpr int64_t few_rows = 2;
 
   static Reg load(const float* p) noexcept { return _mm256_loadu_ps(p); }
   static Reg load_partial(const float* p, int64_t n) noexcept {
@@ -33,6 +33,13 @@ struct Vec {
     __m128 half = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
     half = _mm_add_ps(half, _mm_movehl_ps(half, half));
     return _mm_cvtss_f32(_mm_add_ss(half, _mm_movehdup_ps(half)));
+  }
+
+  static void four_sums(const Reg* four, float* sums) noexcept {
+    const Reg ab = add(_mm256_unpacklo_ps(four[0], four[1]), _mm256_unpackhi_ps(four[0], four[1]));
+    const Reg cd = add(_mm256_unpacklo_ps(four[2], four[3]), _mm256_unpackhi_ps(four[2], four[3]));
+    const Reg abcd = add(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xEE));
+    _mm_storeu_ps(sums, _mm_add_ps(_mm256_castps256_ps128(abcd), _mm256_extractf128_ps(abcd, 1)));
   }
 
   static Mask bits(uint64_t word, int64_t lane) noexcept {

@@ -13,7 +13,7 @@ struct Vec {
   static constexpr int64_t width = 4;
   static constexpr int64_t block_rows = 8;
   static constexpr int64_t block_regs = 3;
-  static constexpr int64_t few_regs = 4;  // registers of keys or values beside up to 4 queries
+  static constexpr int64_t few_rows = 4;
 
   static Reg load(const float* p) noexcept { return vld1q_f32(p); }
   static Reg load_partial(const float* p, int64_t n) noexcept {
@@ -34,6 +34,10 @@ struct Vec {
   static Reg fma(Reg a, Reg b, Reg c) noexcept { return vfmaq_f32(c, a, b); }
   static Reg max(Reg a, Reg b) noexcept { return vbslq_f32(vcgtq_f32(a, b), a, b); }
   static float sum(Reg a) noexcept { return vaddvq_f32(a); }
+
+  static void four_sums(const Reg* four, float* sums) noexcept {
+    store(sums, vpaddq_f32(vpaddq_f32(four[0], four[1]), vpaddq_f32(four[2], four[3])));
+  }
 
   static Mask bits(uint64_t word, int64_t lane) noexcept {
     const uint32_t weights[4] = {1, 2, 4, 8};

@@ -11,7 +11,7 @@ struct Vec {
   static constexpr int64_t width = 1;
   static constexpr int64_t block_rows = 4;
   static constexpr int64_t block_regs = 4;
-  static constexpr int64_t few_regs = 4;  // registers of keys or values beside up to 4 queries
+  static constexpr int64_t few_rows = 4;
 
   static Reg load(const float* p) noexcept { return *p; }
   static Reg load_partial(const float* p, int64_t n) noexcept { return n > 0 ? *p : 0.0F; }
@@ -27,6 +27,10 @@ struct Vec {
   // The second argument where either is NaN, as on x86.
   static Reg max(Reg a, Reg b) noexcept { return a > b ? a : b; }
   static float sum(Reg a) noexcept { return a; }
+
+  static void four_sums(const Reg* four, float* sums) noexcept {
+    for (int i = 0; i < 4; ++i) sums[i] = four[i];
+  }
 
   static Mask bits(uint64_t word, int64_t lane) noexcept { return ((word >> lane) & 1U) != 0; }
   static Mask equal(Reg a, Reg b) noexcept { return a == b; }

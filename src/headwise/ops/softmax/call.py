@@ -1,6 +1,5 @@
 """One attention call with every default settled; what api.py hands to a backend."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch import Tensor
@@ -23,10 +22,12 @@ class Computed(NamedTuple):
     lse: Tensor | None
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """Tensors are (batch, heads, length, dim), checked against each other; ``pattern`` may be
-    ``None``, which is everything."""
+class Call(NamedTuple):
+    """A call whose tensors are (batch, heads, length, dim) and fit together.
+
+    ``pattern`` is ``None`` where every query sees every key; ``places`` holds one grid for all
+    samples, or one per sample.
+    """
 
     query: Tensor
     key: Tensor

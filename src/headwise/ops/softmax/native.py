@@ -1,18 +1,20 @@
 """Softmax attention through the compiled kernels."""
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
 from headwise import _native
 from headwise.ops.softmax.call import Call, Computed
+from headwise.patterns.base import Pattern
+from headwise.patterns.grid import Grid
 from headwise.patterns.lowering import lower
-
-_NO_TABLES = (None, None, None, None)
 
 
 def run(call: Call) -> Computed:
     """Return output and log-sum-exp; the call must have passed ``refusals.native``."""
-    layout = None if call.pattern is None else lower(call.pattern, call.places)
+    tiles = None if call.pattern is None else _live_tiles(call.pattern, call.places)
     query, key, value = _dense_rows(call.query), _dense_rows(call.key), _dense_rows(call.value)
     batch, heads, q_len, _ = query.shape
     output = _like(query, value.shape[3])
@@ -20,19 +22,26 @@ def run(call: Call) -> Computed:
     bias = None
     if call.bias is not None:
         bias = call.bias.detach().expand(batch, heads, q_len, key.shape[2])
-    tables = _NO_TABLES
-    if layout is not None:
-        tables = (layout.which, layout.starts, layout.entries, layout.bitmaps)
     threads = torch.get_num_threads()
-    _native.kernels.attend(
-        query, key, value, output, lse, bias, *tables, call.scale, threads
-    )
+    _native.kernels.attend(query, key, value, output, lse, bias, tiles, call.scale, threads)
     return Computed(output, lse)
+
+
+@lru_cache(maxsize=256)
+def _live_tiles(pattern: Pattern, places: tuple[Grid, ...]) -> object | None:
+    """Return the live tiles in the kernels' own form; ``None`` where all is allowed."""
+    layout = lower(pattern, places)
+    if layout is None:
+        return None
+    return _native.kernels.LiveTiles(
+        layout.which, layout.starts, layout.entries, layout.bitmaps
+    )
 
 
 def _dense_rows(tensor: Tensor) -> Tensor:
     """Return the tensor with an innermost stride of 1, copied where it has another."""
-    tensor = tensor.detach()
+    if tensor.requires_grad:
+        tensor = tensor.detach()
     return tensor if tensor.stride(3) == 1 or tensor.shape[3] < 2 else tensor.contiguous()
 
 

@@ -6,7 +6,6 @@ so that a masked NaN touches neither results nor gradients.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -31,8 +30,7 @@ def weights(call: Call, rows: Sequence[int] | None, heads: Sequence[int] | None)
     work = torch.promote_types(call.query.dtype, torch.float32)
     chosen = range(call.query.shape[1]) if heads is None else heads
     which = torch.tensor(range(call.query.shape[2]) if rows is None else rows, dtype=torch.int64)
-    part = replace(
-        call,
+    part = call._replace(
         query=call.query[:, list(chosen)][:, :, which],
         key=call.key[:, [head // call.group for head in chosen]],
         bias=_along(_along(call.bias, 1, list(chosen)), 2, which.tolist()),

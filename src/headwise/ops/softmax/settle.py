@@ -38,33 +38,26 @@ def settle(  # noqa: PLR0913
 ) -> Call:
     """Return the call with four dimensions and every default filled in, or refuse it."""
     _check_tensors(caller, query, key, value)
-    lead = query.shape[:-3]
     bias = _settle_bias(caller, extras.bias, query, key)
     sinks = _settle_sinks(caller, extras.sinks, query)
-    wants_gradient = torch.is_grad_enabled() and any(
-        t is not None and t.requires_grad for t in (query, key, value, bias, sinks)
+    wants_gradient = torch.is_grad_enabled() and (
+        query.requires_grad
+        or key.requires_grad
+        or value.requires_grad
+        or (bias is not None and bias.requires_grad)
+        or (sinks is not None and sinks.requires_grad)
     )
-    query, key, value = _autocast(query), _autocast(key), _autocast(value)
-    if len(lead) != 1:
+    if torch.is_autocast_enabled(query.device.type):
+        query, key, value = _autocast(query), _autocast(key), _autocast(value)
+    if query.ndim != 4:
         query, key, value = (t.reshape(-1, *t.shape[-3:]) for t in (query, key, value))
-    scale, softcap = extras.scale, extras.softcap
-    if scale is None:
-        scale = max(query.shape[-1], 1) ** -0.5
-    if softcap is not None and not softcap > 0:
-        raise ValueError(
-            f"{caller}: softcap must be above 0, got {softcap}\n"
-            "  hint: leave softcap out for scores without a cap"
-        )
-    if not 0.0 <= extras.dropout_p <= 1.0:
-        raise ValueError(
-            f"{caller}: dropout_p must lie between 0 and 1, got {extras.dropout_p}\n"
-            "  hint: dropout_p is the share of weights set to zero"
-        )
-    places = grids(query.shape[2], key.shape[2], extras.q_offset, extras.kv_offset)
-    if len(places) not in (1, query.shape[0]):
+    _check_numbers(caller, extras)
+    batch, _, q_len, head_dim = query.shape
+    places = grids(q_len, key.shape[2], extras.q_offset, extras.kv_offset)
+    if len(places) not in (1, batch):
         raise PatternError(
             f"{caller}: offsets must be one int, or one per sample, "
-            f"got {len(places)} for {query.shape[0]} samples\n"
+            f"got {len(places)} for {batch} samples\n"
             "  hint: the samples are the leading dimensions of query"
         )
     return Call(
@@ -73,8 +66,8 @@ def settle(  # noqa: PLR0913
         value,
         _settle_pattern(caller, pattern, query),
         bias,
-        float(scale),
-        softcap,
+        max(head_dim, 1) ** -0.5 if extras.scale is None else float(extras.scale),
+        extras.softcap,
         sinks,
         extras.dropout_p,
         places,
@@ -96,6 +89,20 @@ def pick(index: Sequence[int] | Tensor | slice | int | None, size: int) -> list[
     return [number % size for number in chosen]
 
 
+def _check_numbers(caller: str, extras: Extras) -> None:
+    softcap, dropout_p = extras.softcap, extras.dropout_p
+    if softcap is not None and not softcap > 0:
+        raise ValueError(
+            f"{caller}: softcap must be above 0, got {softcap}\n"
+            "  hint: leave softcap out for scores without a cap"
+        )
+    if not 0.0 <= dropout_p <= 1.0:
+        raise ValueError(
+            f"{caller}: dropout_p must lie between 0 and 1, got {dropout_p}\n"
+            "  hint: dropout_p is the share of weights set to zero"
+        )
+
+
 def _check_tensors(caller: str, query: Tensor, key: Tensor, value: Tensor) -> None:
     named = {"query": query, "key": key, "value": value}
     if not query.dtype == key.dtype == value.dtype or not query.dtype.is_floating_point:
@@ -112,36 +119,36 @@ def _check_tensors(caller: str, query: Tensor, key: Tensor, value: Tensor) -> No
             "move them with .to(device)",
             **named,
         )
-    if not query.ndim == key.ndim == value.ndim >= 3:
+    q_shape, k_shape, v_shape = query.shape, key.shape, value.shape
+    if not len(q_shape) == len(k_shape) == len(v_shape) >= 3:
         raise refuse_shapes(
             caller,
             "query, key and value must have the same number of dimensions, at least 3",
             "the layout is (batch…, heads, length, dim); (heads, length, dim) is one sample",
             **named,
         )
-    if not query.shape[:-3] == key.shape[:-3] == value.shape[:-3]:
+    if not q_shape[:-3] == k_shape[:-3] == v_shape[:-3]:
         raise refuse_shapes(
             caller,
             "query, key and value must have the same leading dimensions",
             "expand them yourself, as in key.expand(batch, -1, -1, -1); nothing is broadcast",
             **named,
         )
-    q_heads, kv_heads = query.shape[-3], key.shape[-3]
-    if kv_heads != value.shape[-3] or key.shape[-2] != value.shape[-2]:
+    if k_shape[:-1] != v_shape[:-1]:
         raise refuse_shapes(
             caller,
             "key and value must have the same heads and length",
             "there is one value for every key; only the last dimension may differ",
             **named,
         )
-    if query.shape[-1] != key.shape[-1]:
+    if q_shape[-1] != k_shape[-1]:
         raise refuse_shapes(
             caller,
-            f"query and key must have the same head_dim, got {query.shape[-1]} "
-            f"and {key.shape[-1]}",
+            f"query and key must have the same head_dim, got {q_shape[-1]} and {k_shape[-1]}",
             "the layout is (batch…, heads, length, dim)",
             **named,
         )
+    q_heads, kv_heads = q_shape[-3], k_shape[-3]
     if q_heads % kv_heads if kv_heads else q_heads:
         raise refuse_shapes(
             caller,
@@ -220,7 +227,6 @@ def _settle_sinks(caller: str, sinks: Tensor | None, query: Tensor) -> Tensor | 
 
 def _autocast(tensor: Tensor) -> Tensor:
     """Return the tensor in the dtype that autocast asks for, as torch's own attention does."""
-    kind = tensor.device.type
-    if torch.is_autocast_enabled(kind) and tensor.dtype != torch.float64:
-        return tensor.to(torch.get_autocast_dtype(kind))
-    return tensor
+    if tensor.dtype == torch.float64:
+        return tensor
+    return tensor.to(torch.get_autocast_dtype(tensor.device.type))
