@@ -45,9 +45,8 @@ void attend(const AttendArgs& a, int threads) {
   for_each_task(tasks, table.chunk_workspace(a), threads, [&](int64_t task, float* room) {
     table.attend_chunk(a, task, partials.data(), room);
   });
-  for_each_task(rows, 0, threads, [&](int64_t task, float*) {
-    table.merge_row(a, task, partials.data());
-  });
+  for_each_task(rows, 0, threads,
+                [&](int64_t task, float*) { table.merge_row(a, task, partials.data()); });
 }
 
 }  // namespace headwise

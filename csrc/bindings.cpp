@@ -126,8 +126,9 @@ NB_MODULE(_kernels, m) {
   m.doc() = "Attention kernels. Checks memory, not meaning: call headwise.attend instead.";
   m.attr("QUERY_TILE") = headwise::kQueryTile;
   m.attr("KEY_TILE") = headwise::kKeyTile;
-  m.def("isa", [] { return std::string(headwise::kernels().name); },
-        "Name the instruction set in use.");
+  m.def(
+      "isa", [] { return std::string(headwise::kernels().name); },
+      "Name the instruction set in use.");
   m.def("available", &headwise::available_sets,
         "Name the instruction sets that this processor can run, the plainest first.");
   m.def("use_isa", &headwise::use_set, nb::arg("name"), "Put another instruction set in use.");
@@ -138,6 +139,6 @@ NB_MODULE(_kernels, m) {
   m.def("attend", &headwise::bind_attend, nb::arg("query").noconvert(), nb::arg("key").noconvert(),
         nb::arg("value").noconvert(), nb::arg("output").noconvert(),
         nb::arg("lse").noconvert().none(), nb::arg("bias").noconvert().none(),
-        nb::arg("tiles").none(),
-        nb::arg("scale"), nb::arg("threads"), "Attend, writing to output and lse.");
+        nb::arg("tiles").none(), nb::arg("scale"), nb::arg("threads"),
+        "Attend, writing to output and lse.");
 }

@@ -15,9 +15,9 @@
 
 namespace headwise {
 
-#define HEADWISE_DECLARE(isa)           \
-  namespace isa {                       \
-  KernelTable make_table() noexcept;    \
+#define HEADWISE_DECLARE(isa)        \
+  namespace isa {                    \
+  KernelTable make_table() noexcept; \
   }
 HEADWISE_FOR_EACH_ISA(HEADWISE_DECLARE)
 
@@ -85,8 +85,6 @@ std::vector<std::string> available_sets() {
 
 const KernelTable& kernels() { return *in_use().load(std::memory_order_acquire); }
 
-void use_set(const std::string& name) {
-  in_use().store(&named(name), std::memory_order_release);
-}
+void use_set(const std::string& name) { in_use().store(&named(name), std::memory_order_release); }
 
 }  // namespace headwise

@@ -9,9 +9,9 @@
 
 namespace headwise {
 
-constexpr int64_t kQueryTile = 48;   // queries of a tile: the lanes of the kernels
-constexpr int64_t kKeyTile = 128;    // keys of a tile
-constexpr int64_t kChunkTiles = 2;   // key tiles that one such task takes
+constexpr int64_t kQueryTile = 48;  // queries of a tile: the lanes of the kernels
+constexpr int64_t kKeyTile = 128;   // keys of a tile
+constexpr int64_t kChunkTiles = 2;  // key tiles that one such task takes
 
 // Live tiles of every query tile, as headwise.patterns.tiles describes them.
 struct Layout {
@@ -56,14 +56,18 @@ struct AttendArgs {
   Layout layout;
 
   HEADWISE_INLINE int64_t group() const noexcept { return q_heads / kv_heads; }
-  HEADWISE_INLINE int64_t query_tiles() const noexcept { return (q_len + kQueryTile - 1) / kQueryTile; }
+  HEADWISE_INLINE int64_t query_tiles() const noexcept {
+    return (q_len + kQueryTile - 1) / kQueryTile;
+  }
   HEADWISE_INLINE int64_t key_tiles() const noexcept { return (kv_len + kKeyTile - 1) / kKeyTile; }
   // Whether keys are split among tasks: with one or a few queries, and with some against many keys.
   // Below, a tile has too few rows; above, heads and tiles keep all threads busy.
   HEADWISE_INLINE bool splits_keys() const noexcept {
     return kv_len > 0 && (q_len <= 4 || (q_len <= 16 && kv_len > 2 * kChunkTiles * kKeyTile));
   }
-  HEADWISE_INLINE int64_t chunks() const noexcept { return (key_tiles() + kChunkTiles - 1) / kChunkTiles; }
+  HEADWISE_INLINE int64_t chunks() const noexcept {
+    return (key_tiles() + kChunkTiles - 1) / kChunkTiles;
+  }
 };
 
 // Functions that compute one task on one thread. Sizes of workspaces are in floats.

@@ -29,9 +29,7 @@ struct Chunk {
   float* scores;  // rows x kChunk, weights after the softmax
 
   int64_t rows() const noexcept { return args->group() * args->q_len; }
-  int64_t head(int64_t row) const noexcept {
-    return kv_head * args->group() + row / args->q_len;
-  }
+  int64_t head(int64_t row) const noexcept { return kv_head * args->group() + row / args->q_len; }
   int64_t query(int64_t row) const noexcept { return row % args->q_len; }
 };
 
@@ -127,7 +125,8 @@ void score_rows(const Chunk& chunk, const Piece& piece, int64_t row) noexcept {
     for (int64_t r = 0; r < kQueries; ++r) {
       float four[kRegs];
       Vec::four_sums(products.sum[r], four);
-      for (int64_t k = 0; k < kRegs && k < left; ++k) scores[r * kChunk + j + k] = four[k] * a.scale;
+      for (int64_t k = 0; k < kRegs && k < left; ++k)
+        scores[r * kChunk + j + k] = four[k] * a.scale;
     }
   }
 }
@@ -160,7 +159,8 @@ void add_bias_and_close(const Chunk& chunk, const Piece& piece, int64_t row) noe
 
 // ---- softmax ----------------------------------------------------------------------------------
 
-// Turns the scores of a row to weights, 0 to `keys`, whole registers; writes the highest score and the sum of the weights.
+// Turns the scores of a row to weights, 0 to `keys`, whole registers; writes the highest score and
+// the sum of the weights.
 void soften(float* scores, int64_t keys, float* highest, float* total) noexcept {
   Vec::Reg top = Vec::set(kMinusInfinity);
   for (int64_t j = 0; j < keys; j += Vec::width) top = Vec::max(top, Vec::load(scores + j));
@@ -229,10 +229,9 @@ void mix_rows(const Chunk& chunk, const Piece* pieces, int64_t count, int64_t ro
   mixture.clear();
   for (int64_t p = 0; p < count; ++p) {
     if (columns == kRegs * Vec::width) {
-      mixture.add(chunk, pieces[p], row, column,
-                  [](const float* from, int64_t v) noexcept {
-                    return Vec::load(from + v * Vec::width);
-                  });
+      mixture.add(chunk, pieces[p], row, column, [](const float* from, int64_t v) noexcept {
+        return Vec::load(from + v * Vec::width);
+      });
     } else {
       mixture.add(chunk, pieces[p], row, column, [left](const float* from, int64_t v) noexcept {
         const int64_t n = left(v);

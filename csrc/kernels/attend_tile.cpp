@@ -216,7 +216,8 @@ void add_bias_and_close(const Tile& tile, const Keys& keys) noexcept {
     }
     if (keys.bits == nullptr || (keys.bits[j] & used) == used) continue;
     for (int64_t r = 0; r < lanes; r += Vec::width) {
-      Vec::store(scores + r, Vec::select(Vec::bits(keys.bits[j], r), Vec::load(scores + r), closed));
+      Vec::store(scores + r,
+                 Vec::select(Vec::bits(keys.bits[j], r), Vec::load(scores + r), closed));
     }
   }
 }
@@ -337,8 +338,7 @@ void mix_open_lanes(const Tile& tile, const Keys& keys) noexcept {
       float* output = tile.output + c * kLanes + r;
       Vec::Reg sum = Vec::mul(Vec::load(output), Vec::load(tile.fade + r));
       for (int64_t j = keys.from; j < keys.to; ++j) {
-        const Vec::Reg number =
-            Vec::set(a.value.at(tile.batch, tile.kv_head, keys.first + j)[c]);
+        const Vec::Reg number = Vec::set(a.value.at(tile.batch, tile.kv_head, keys.first + j)[c]);
         Vec::Reg next = Vec::fma(Vec::load(tile.scores + j * kLanes + r), number, sum);
         if (keys.bits != nullptr) next = Vec::select(Vec::bits(keys.bits[j], r), next, sum);
         if (a.bias.data != nullptr) {
@@ -387,9 +387,18 @@ void take_keys(const Tile& tile, int64_t key_tile, const uint64_t* bits) noexcep
   for (int64_t v = 0; v < registers; v += Vec::block_regs) {
     const int64_t lane = v * Vec::width;
     switch (smaller(registers - v, Vec::block_regs)) {
-      case 1: soften<1>(tile, keys, lane); if (!careful) mix_lanes<1>(tile, keys, lane); break;
-      case 2: soften<2>(tile, keys, lane); if (!careful) mix_lanes<2>(tile, keys, lane); break;
-      case 3: soften<3>(tile, keys, lane); if (!careful) mix_lanes<3>(tile, keys, lane); break;
+      case 1:
+        soften<1>(tile, keys, lane);
+        if (!careful) mix_lanes<1>(tile, keys, lane);
+        break;
+      case 2:
+        soften<2>(tile, keys, lane);
+        if (!careful) mix_lanes<2>(tile, keys, lane);
+        break;
+      case 3:
+        soften<3>(tile, keys, lane);
+        if (!careful) mix_lanes<3>(tile, keys, lane);
+        break;
       default:
         soften<Vec::block_regs>(tile, keys, lane);
         if (!careful) mix_lanes<Vec::block_regs>(tile, keys, lane);

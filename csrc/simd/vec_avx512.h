@@ -13,7 +13,7 @@ struct Vec {
   static constexpr int64_t width = 16;
   static constexpr int64_t block_rows = 8;  // rows of a register block
   static constexpr int64_t block_regs = 3;  // registers of lanes beside them
-  static constexpr int64_t few_rows = 4;  // queries of a block when there are few
+  static constexpr int64_t few_rows = 4;    // queries of a block when there are few
 
   static Reg load(const float* p) noexcept { return _mm512_loadu_ps(p); }
   static Reg load_partial(const float* p, int64_t n) noexcept {
@@ -36,13 +36,12 @@ struct Vec {
     const Reg ab = add(_mm512_unpacklo_ps(four[0], four[1]), _mm512_unpackhi_ps(four[0], four[1]));
     const Reg cd = add(_mm512_unpacklo_ps(four[2], four[3]), _mm512_unpackhi_ps(four[2], four[3]));
     const Reg abcd = add(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xEE));
-    const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(abcd), _mm512_extractf32x8_ps(abcd, 1));
+    const __m256 half =
+        _mm256_add_ps(_mm512_castps512_ps256(abcd), _mm512_extractf32x8_ps(abcd, 1));
     _mm_storeu_ps(sums, _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1)));
   }
 
-  static Mask bits(uint64_t word, int64_t lane) noexcept {
-    return static_cast<Mask>(word >> lane);
-  }
+  static Mask bits(uint64_t word, int64_t lane) noexcept { return static_cast<Mask>(word >> lane); }
   static Mask equal(Reg a, Reg b) noexcept { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
   static Reg select(Mask m, Reg yes, Reg no) noexcept { return _mm512_mask_blend_ps(m, no, yes); }
 

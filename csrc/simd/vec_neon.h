@@ -55,7 +55,8 @@ struct Vec {
   static void transpose(const float* from, int64_t from_stride, float* to,
                         int64_t to_stride) noexcept {
     const float32x4x2_t upper = vtrnq_f32(load(from), load(from + from_stride));
-    const float32x4x2_t lower = vtrnq_f32(load(from + 2 * from_stride), load(from + 3 * from_stride));
+    const float32x4x2_t lower =
+        vtrnq_f32(load(from + 2 * from_stride), load(from + 3 * from_stride));
     for (int i = 0; i < 2; ++i) {
       store(to + i * to_stride,
             vcombine_f32(vget_low_f32(upper.val[i]), vget_low_f32(lower.val[i])));

@@ -8,7 +8,9 @@ from headwise.errors import DtypeError, ShapeError
 def describe(**tensors: Tensor) -> list[str]:
     """Return one row per tensor: name, shape, dtype, device."""
     width = max(len(name) for name in tensors)
-    return [f"  {name:<{width}}  {tuple(t.shape)} {t.dtype} {t.device}" for name, t in tensors.items()]
+    return [
+        f"  {name:<{width}}  {tuple(t.shape)} {t.dtype} {t.device}" for name, t in tensors.items()
+    ]
 
 
 def refuse_shapes(caller: str, problem: str, hint: str, **tensors: Tensor) -> ShapeError:

@@ -17,5 +17,5 @@ Positions: TypeAlias = Int[Tensor, "..."]
 Allowed: TypeAlias = Bool[Tensor, "..."]
 KeyMaskTensor: TypeAlias = Bool[Tensor, "batch kv_len"]
 
-Hidden: TypeAlias = Float[Tensor, "batch length width"]
-Split: TypeAlias = Float[Tensor, "batch heads length dim"]
+Hidden: TypeAlias = Float[Tensor, "*batch length width"]
+Split: TypeAlias = Float[Tensor, "*batch heads length dim"]

@@ -1,6 +1,7 @@
 """Multi-head attention with its projections."""
 
-from typing import Any, NoReturn
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -58,7 +59,7 @@ class MultiHeadAttention(nn.Module):
         torch.Size([2, 5, 16])
     """
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
         d_model: int,
         num_heads: int,
@@ -103,9 +104,9 @@ class MultiHeadAttention(nn.Module):
         self.k_norm = nn.RMSNorm(self.d_k, **made) if qk_norm else None
         self.sinks = nn.Parameter(torch.zeros(num_heads, **made)) if sinks else None
 
-    def forward(  # noqa: PLR0913
+    def forward(
         self,
-        query: Hidden,
+        query: Hidden | None = None,
         key: Hidden | None = None,
         value: Hidden | None = None,
         mask: Tensor | None = None,
@@ -116,7 +117,7 @@ class MultiHeadAttention(nn.Module):
         q_offset: int | Tensor | None = None,
         cache: KVCache | None = None,
         layer: int | None = None,
-        **renamed: Any,
+        **renamed: object,
     ) -> Hidden:
         """Attend and project.
 
@@ -147,8 +148,8 @@ class MultiHeadAttention(nn.Module):
             CacheError: A cache with ``key``, or one that refuses; it then is as it was.
             TypeError: An argument that has another name here.
         """
-        for name in renamed:
-            _refuse_argument(name)
+        if renamed or query is None:
+            raise _refuse_arguments(renamed)
         if cache is not None and key is not None:
             raise CacheError(
                 "MultiHeadAttention: cache serves self-attention, and key was given\n"
@@ -227,7 +228,7 @@ class MultiHeadAttention(nn.Module):
 
 
 def _split(x: Tensor, heads: int) -> Split:
-    return x.unflatten(-1, (heads, -1)).transpose(-3, -2)
+    return x.view(*x.shape[:-1], heads, x.shape[-1] // heads).transpose(-3, -2)
 
 
 def _check_sizes(d_model: int, num_heads: int, num_kv_heads: int, head_dim: int | None) -> None:
@@ -259,8 +260,12 @@ def _refuse_override(cls: type) -> None:
         )
 
 
-def _refuse_argument(name: str) -> NoReturn:
-    hint = f"it is called {_RENAMED[name]} here" if name in _RENAMED else "see its docstring"
-    raise TypeError(
-        f"MultiHeadAttention.forward: there is no argument {name!r}\n  hint: {hint}"
+def _refuse_arguments(names: Mapping[str, object]) -> TypeError:
+    """Word the refusal of arguments that have another name here, or of a missing query."""
+    if not names:
+        return TypeError("MultiHeadAttention.forward: query is missing")
+    known = "\n".join(
+        f"  hint: {name} is called {_RENAMED[name]} here" for name in names if name in _RENAMED
     )
+    listed = ", ".join(names)
+    return TypeError(f"MultiHeadAttention.forward: there is no argument {listed}\n{known}".rstrip())

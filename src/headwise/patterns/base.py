@@ -59,11 +59,11 @@ class Pattern(ABC):
     def reach(self, first: int, last: int) -> Reach:
         """Say what the queries ``first`` to ``last`` (both included) of one sample can see."""
 
-    def sample(self, batch: int, head: int) -> "Pattern":  # noqa: ARG002
+    def sample(self, batch: int, head: int) -> "Pattern":
         """Return the plain pattern of one sample and query head."""
         return self
 
-    def placed(self, grid: Grid) -> "Pattern":  # noqa: ARG002
+    def placed(self, grid: Grid) -> "Pattern":
         """Return this plain pattern tied to the positions of one call, or refuse them.
 
         Patterns that spell out a tensor for one call learn here where its rows and columns stand.

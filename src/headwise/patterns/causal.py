@@ -1,9 +1,9 @@
 """The two patterns that need no argument: everything, and nothing from the future."""
 
 from dataclasses import dataclass
-from typing_extensions import override
 
 import torch
+from typing_extensions import override
 
 from headwise._dims import Allowed, Positions
 from headwise.patterns.base import Pattern, Reach

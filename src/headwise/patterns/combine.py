@@ -1,6 +1,7 @@
 """Patterns joined with ``&``, ``|`` and ``~``, and the rules that make them shorter."""
 
 from dataclasses import dataclass
+
 from typing_extensions import override
 
 from headwise._dims import Allowed, Positions

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-Numbers: TypeAlias = Tensor | Sequence[Any]
+Numbers: TypeAlias = Tensor | Sequence[Any] | bool | int | float
 
 
 class Content:

@@ -4,20 +4,19 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from typing_extensions import override
-
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from headwise._dims import Allowed, Positions
 from headwise.errors import PatternError
 from headwise.patterns.base import Pattern, Reach
-from headwise.patterns.content import Content
+from headwise.patterns.content import Content, Numbers
 from headwise.patterns.grid import Grid
 from headwise.patterns.intervals import Intervals, runs
 
 
-def as_mask(caller: str, mask: Any) -> Tensor:
+def as_mask(caller: str, mask: Numbers) -> Tensor:
     """Return a mask as booleans; numbers must all be 0 or 1, others are refused."""
     source = torch.as_tensor(mask)
     if source.dtype == torch.bool:
@@ -81,7 +80,7 @@ class KeyMask(Pattern):
 
     @override
     def _allows(self, q_pos: Positions, kv_pos: Positions) -> Allowed:
-        seen = self.mask.tensor[kv_pos - (self._first_key or 0)]
+        seen: Allowed = self.mask.tensor[kv_pos - (self._first_key or 0)]
         return seen & torch.ones_like(q_pos, dtype=torch.bool)
 
     @override
@@ -158,7 +157,8 @@ class Dense(Pattern):
     @override
     def _allows(self, q_pos: Positions, kv_pos: Positions) -> Allowed:
         row, column = self._first or (0, 0)
-        return self.mask.tensor[q_pos - row, kv_pos - column]
+        seen: Allowed = self.mask.tensor[q_pos - row, kv_pos - column]
+        return seen
 
     @override
     def reach(self, first: int, last: int) -> Reach:

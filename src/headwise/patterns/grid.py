@@ -34,9 +34,7 @@ def as_ints(offset: Offset, name: str) -> tuple[int, ...]:
     return tuple(int(position) for position in offset)
 
 
-def grids(
-    q_len: int, kv_len: int, q_offset: Offset | None, kv_offset: Offset
-) -> tuple[Grid, ...]:
+def grids(q_len: int, kv_len: int, q_offset: Offset | None, kv_offset: Offset) -> tuple[Grid, ...]:
     """Settle the offsets of a call: one grid where all samples agree, else one per sample."""
     if type(kv_offset) is int and (q_offset is None or type(q_offset) is int):
         first = kv_offset + kv_len - q_len if q_offset is None else q_offset

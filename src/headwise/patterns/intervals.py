@@ -52,7 +52,9 @@ def intersection(a: Intervals, b: Intervals) -> Intervals:
 def complement(a: Intervals) -> Intervals:
     """Return every integer that is not in ``a``."""
     edges = [-FAR, *(edge for piece in a for edge in piece), FAR]
-    return tuple((low, high) for low, high in zip(edges[::2], edges[1::2], strict=True) if low < high)
+    return tuple(
+        (low, high) for low, high in zip(edges[::2], edges[1::2], strict=True) if low < high
+    )
 
 
 def covers(a: Intervals, low: int, high: int) -> bool:
@@ -62,5 +64,7 @@ def covers(a: Intervals, low: int, high: int) -> bool:
 
 def runs(flags: Sequence[bool]) -> Intervals:
     """Return the index ranges in which ``flags`` is true."""
-    edges = [i for i, (a, b) in enumerate(zip([False, *flags], [*flags, False], strict=True)) if a != b]
+    edges = [
+        i for i, (a, b) in enumerate(zip([False, *flags], [*flags, False], strict=True)) if a != b
+    ]
     return tuple(zip(edges[::2], edges[1::2], strict=True))

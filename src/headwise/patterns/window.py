@@ -1,9 +1,9 @@
 """Neighbours within a distance."""
 
 from dataclasses import dataclass
-from typing_extensions import override
 
 import torch
+from typing_extensions import override
 
 from headwise._dims import Allowed, Positions
 from headwise.errors import PatternError

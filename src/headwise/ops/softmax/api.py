@@ -6,7 +6,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from headwise import _native
-from headwise._dims import Key, LogSumExp, Output, Query, Sinks, Value, Weights
+from headwise._dims import Key, Output, Query, Sinks, Value, Weights
 from headwise.errors import BackendRefused
 from headwise.ops.softmax import native, reference, refusals, sdpa
 from headwise.ops.softmax.call import Attended, Call, Computed
@@ -166,9 +166,9 @@ def attention_weights(
     """
     extras = Extras(bias, scale, softcap, sinks, 0.0, q_offset, kv_offset)
     call = settle("attention_weights", query, key, key, pattern, extras, False)
-    found = reference.weights(
-        call, pick(rows, query.shape[-2]), pick(heads, query.shape[-3])
-    ).to(call.query.dtype)
+    found = reference.weights(call, pick(rows, query.shape[-2]), pick(heads, query.shape[-3])).to(
+        call.query.dtype
+    )
     return found if query.ndim == 4 else found.reshape(*query.shape[:-3], *found.shape[1:])
 
 
@@ -226,6 +226,4 @@ def _run(caller: str, call: Call, backend: str) -> Computed:
 def _known(caller: str, backend: str) -> None:
     if backend != "auto" and backend not in _BACKENDS:
         names = ", ".join(repr(name) for name in ("auto", *_BACKENDS))
-        raise ValueError(
-            f"{caller}: unknown backend {backend!r}\n  hint: choose one of {names}"
-        )
+        raise ValueError(f"{caller}: unknown backend {backend!r}\n  hint: choose one of {names}")

@@ -33,9 +33,9 @@ def _live_tiles(pattern: Pattern, places: tuple[Grid, ...]) -> object | None:
     layout = lower(pattern, places)
     if layout is None:
         return None
-    return _native.kernels.LiveTiles(
-        layout.which, layout.starts, layout.entries, layout.bitmaps
-    )
+    tables = (layout.which, layout.starts, layout.entries, layout.bitmaps)
+    tiles: object = _native.kernels.LiveTiles(*tables)
+    return tiles
 
 
 def _dense_rows(tensor: Tensor) -> Tensor:

@@ -26,9 +26,7 @@ def sdpa(call: Call) -> list[str]:
     if _under_transform(call):
         reasons.append("a torch.func transform is active, and it cannot be told whether NaN leaks")
     elif (call.pattern is not None or call.bias is not None) and not _stays_finite(call):
-        reasons.append(
-            "scores may be NaN or infinite, which it lets through where they are masked"
-        )
+        reasons.append("scores may be NaN or infinite, which it lets through where they are masked")
     return reasons
 
 
@@ -65,7 +63,9 @@ def _stays_finite(call: Call) -> bool:
     largest = _peak(call.query) * _peak(call.key) * max(call.query.shape[-1], 1)
     largest = largest * max(abs(call.scale), 1.0)
     if call.bias is not None:
-        largest = largest + call.bias.detach().masked_fill(call.bias == float("-inf"), 0.0).abs().max()
+        largest = (
+            largest + call.bias.detach().masked_fill(call.bias == float("-inf"), 0.0).abs().max()
+        )
     return bool(largest < torch.finfo(call.query.dtype).max) and bool(call.value.isfinite().all())
 
 

@@ -1,6 +1,5 @@
 """Softmax attention through torch's ``scaled_dot_product_attention``."""
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 

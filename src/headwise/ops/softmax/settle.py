@@ -27,7 +27,7 @@ class Extras(NamedTuple):
     kv_offset: Offset
 
 
-def settle(  # noqa: PLR0913
+def settle(
     caller: str,
     query: Tensor,
     key: Tensor,
