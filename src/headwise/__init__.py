@@ -1,6 +1,6 @@
 """Attention for PyTorch: one call, one layer, one cache."""
 
-from headwise import nn, patterns
+from headwise import hf, nn, patterns
 from headwise.cache import KVCache
 from headwise.errors import (
     BackendRefused,
@@ -10,6 +10,7 @@ from headwise.errors import (
     PatternError,
     ShapeError,
 )
+from headwise.info import Info, info
 from headwise.nn import MultiHeadAttention
 from headwise.ops import Attended, Plan, attend, attend_with_lse, attention_weights, explain
 from headwise.patterns import (
@@ -32,6 +33,7 @@ __all__ = [
     "Documents",
     "DtypeError",
     "Full",
+    "Info",
     "KVCache",
     "KeyMask",
     "Lengths",
@@ -46,6 +48,8 @@ __all__ = [
     "attend_with_lse",
     "attention_weights",
     "explain",
+    "hf",
+    "info",
     "nn",
     "patterns",
 ]

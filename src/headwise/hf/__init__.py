@@ -1,0 +1,22 @@
+"""headwise inside transformers: attention, masks and cache for models that use their interface.
+
+Importing this package does not import transformers; the calls do.
+"""
+
+from typing import TYPE_CHECKING
+
+from headwise.hf.register import register
+from headwise.hf.report import Report, Row, report
+
+if TYPE_CHECKING:
+    from headwise.hf.cache import Cache
+
+__all__ = ["Cache", "Report", "Row", "register", "report"]
+
+
+def __getattr__(name: str) -> object:
+    if name == "Cache":
+        from headwise.hf.cache import Cache
+
+        return Cache
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
