@@ -2,7 +2,6 @@
 // that share it, chunks are cut by length alone, and their results are merged in order.
 
 #include "kernel_table.h"
-#include HEADWISE_VEC_HEADER
 #include "simd/vec_math.h"
 
 namespace {

@@ -1,5 +1,7 @@
-// Mathematics on the members of Vec alone. Included after the vector header.
+// Mathematics on the members of Vec alone.
 #pragma once
+
+#include HEADWISE_VEC_HEADER
 
 namespace {
 

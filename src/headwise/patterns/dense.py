@@ -1,6 +1,6 @@
 """The ways in for ready-made boolean tensors."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -44,7 +44,7 @@ class KeyMask(Pattern):
     """
 
     mask: Any
-    _first_key: int | None = None
+    _first_key: int = field(default=0, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.mask, Content):
@@ -76,11 +76,13 @@ class KeyMask(Pattern):
                 f"{grid.kv_len} keys\n"
                 "  hint: cut or extend the mask yourself, cached keys included"
             )
-        return KeyMask(self.mask, grid.kv_offset)
+        found = KeyMask(self.mask)
+        object.__setattr__(found, "_first_key", grid.kv_offset)
+        return found
 
     @override
     def _allows(self, q_pos: Positions, kv_pos: Positions) -> Allowed:
-        seen: Allowed = self.mask.tensor[kv_pos - (self._first_key or 0)]
+        seen: Allowed = self.mask.tensor[kv_pos - (self._first_key)]
         return seen & torch.ones_like(q_pos, dtype=torch.bool)
 
     @override
@@ -89,10 +91,7 @@ class KeyMask(Pattern):
 
     @cached_property
     def _real(self) -> Intervals:
-        return _moved(runs(self.mask.tensor.tolist()), self._first_key or 0)
-
-    def __repr__(self) -> str:
-        return f"KeyMask({self.mask!r})"
+        return _moved(runs(self.mask.tensor.tolist()), self._first_key)
 
 
 @dataclass(frozen=True)
@@ -110,7 +109,7 @@ class Dense(Pattern):
     """
 
     mask: Any
-    _first: tuple[int, int] | None = None
+    _first: tuple[int, int] = field(default=(0, 0), init=False, repr=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.mask, Content):
@@ -152,24 +151,23 @@ class Dense(Pattern):
                 "  hint: cut the mask to the call; a mask over keys alone is KeyMask(mask)"
             )
         spelled = self.mask.tensor.expand(grid.q_len, grid.kv_len)
-        return Dense(spelled, (grid.q_offset, grid.kv_offset))
+        found = Dense(spelled)
+        object.__setattr__(found, "_first", (grid.q_offset, grid.kv_offset))
+        return found
 
     @override
     def _allows(self, q_pos: Positions, kv_pos: Positions) -> Allowed:
-        row, column = self._first or (0, 0)
+        row, column = self._first
         seen: Allowed = self.mask.tensor[q_pos - row, kv_pos - column]
         return seen
 
     @override
     def reach(self, first: int, last: int) -> Reach:
-        row, column = self._first or (0, 0)
+        row, column = self._first
         rows = self.mask.tensor[max(first - row, 0) : last - row + 1]
         return Reach(
             _moved(runs(rows.any(0).tolist()), column), _moved(runs(rows.all(0).tolist()), column)
         )
-
-    def __repr__(self) -> str:
-        return f"Dense({self.mask!r})"
 
 
 def _moved(pieces: Intervals, distance: int) -> Intervals:
