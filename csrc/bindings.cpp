@@ -103,8 +103,8 @@ void bind_attend(const BorrowedTensor& query, const BorrowedTensor& key,
               has_sizes(output, {a.batches, a.q_heads, a.q_len, a.value_dim}),
           "query, key, value and output do not fit together");
   if (lse) {
-    require(lse->is_float(3) && has_sizes(*lse, {a.batches, a.q_heads, a.q_len}) &&
-                lse->stride(2) == 1 && lse->stride(1) == a.q_len,
+    const bool dense = a.q_len == 0 || (lse->stride(2) == 1 && lse->stride(1) == a.q_len);
+    require(dense && lse->is_float(3) && has_sizes(*lse, {a.batches, a.q_heads, a.q_len}),
             "lse must be (batch, q_heads, q_len) float32, contiguous, on the CPU");
     a.lse = lse->data<float>();
   }

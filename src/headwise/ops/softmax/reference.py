@@ -6,6 +6,7 @@ so that a masked NaN touches neither results nor gradients.
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from headwise.ops.softmax.call import Call, Computed
 def run(call: Call) -> Computed:
     """Weigh values by how well each query matches each key."""
     work = torch.promote_types(call.query.dtype, torch.float32)
-    with torch.autocast(call.query.device.type, enabled=False):
+    with _own_precision(call):
         weights, lse, allowed = _softmax(call, call.allowed(), work)
         if call.dropout_p > 0.0:
             weights = torch.nn.functional.dropout(weights, call.dropout_p)
@@ -39,8 +40,14 @@ def weights(call: Call, rows: Sequence[int] | None, heads: Sequence[int] | None)
     allowed = None
     if call.pattern is not None:
         allowed = call.pattern.spelled(call.places, which, chosen).to(call.query.device)
-    with torch.autocast(call.query.device.type, enabled=False):
+    with _own_precision(call):
         return _softmax(part, allowed, work)[0]
+
+
+def _own_precision(call: Call) -> AbstractContextManager[object]:
+    """Keep autocast out of the sums."""
+    device = call.query.device.type
+    return nullcontext() if device == "meta" else torch.autocast(device, enabled=False)
 
 
 def _along(bias: Tensor | None, axis: int, chosen: list[int]) -> Tensor | None:

@@ -1,10 +1,13 @@
 """Per backend, every reason why it will not take a call."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from headwise import _native
 from headwise.ops.softmax.call import Call
+
+_PLAIN = (Tensor, nn.Parameter)
 
 
 def reference(call: Call) -> list[str]:
@@ -21,12 +24,18 @@ def sdpa(call: Call) -> list[str]:
         reasons.append("it has no softcap")
     if call.sinks is not None:
         reasons.append("it has no sinks")
-    if call.query.numel() == 0 or call.key.numel() == 0 or call.value.numel() == 0:
+    if _forward_mode():
+        reasons.append("it has no forward-mode derivative, and one may be wanted")
+    if 0 in call.query.shape or 0 in call.value.shape:
         reasons.append("a size is zero")
-    if _under_transform(call):
-        reasons.append("a torch.func transform is active, and it cannot be told whether NaN leaks")
-    elif (call.pattern is not None or call.bias is not None) and not _stays_finite(call):
-        reasons.append("scores may be NaN or infinite, which it lets through where they are masked")
+    elif call.pattern is not None or call.bias is not None:
+        hidden = _hidden(call)
+        if hidden is not None:
+            reasons.append(f"{hidden}, so it cannot be told whether masked NaN would leak")
+        elif not _stays_finite(call):
+            reasons.append(
+                "scores may be NaN or infinite, which it lets through where they are masked"
+            )
     return reasons
 
 
@@ -41,31 +50,42 @@ def native(call: Call) -> list[str]:
         reasons.append(f"it computes float32, and the tensors are {call.query.dtype}")
     if call.wants_gradient:
         reasons.append("it computes no gradients, and one is wanted")
+    if _forward_mode():
+        reasons.append("it has no forward-mode derivative, and one may be wanted")
     if call.softcap is not None:
         reasons.append("it has no softcap")
     if call.sinks is not None:
         reasons.append("it has no sinks")
     if call.dropout_p > 0.0:
         reasons.append("it has no dropout")
-    if _under_transform(call):
-        reasons.append("a torch.func transform is active")
-    if torch.compiler.is_compiling():
-        reasons.append("torch.compile is tracing the call")
+    hidden = _hidden(call)
+    if hidden is not None:
+        reasons.append(hidden)
     return reasons
 
 
-def _under_transform(call: Call) -> bool:
-    return torch._C._functorch.peek_interpreter_stack() is not None
+def _hidden(call: Call) -> str | None:
+    """Say what keeps the numbers of a call from being looked at, if anything does."""
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return "a torch.func transform is active"
+    if torch.compiler.is_compiling():
+        return "torch.compile is tracing the call"
+    for tensor in (call.query, call.key, call.value, call.bias):
+        if tensor is not None and type(tensor) not in _PLAIN:
+            return f"a tensor is a {type(tensor).__name__}"
+    return "the tensors hold no data" if call.query.is_meta else None
+
+
+def _forward_mode() -> bool:
+    return forward_ad._current_level >= 0
 
 
 def _stays_finite(call: Call) -> bool:
     """Say whether no score can be NaN or overflow, whatever is masked."""
-    largest = _peak(call.query) * _peak(call.key) * max(call.query.shape[-1], 1)
+    largest = _peak(call.query) * _peak(call.key) * call.query.shape[-1]
     largest = largest * max(abs(call.scale), 1.0)
     if call.bias is not None:
-        largest = (
-            largest + call.bias.detach().masked_fill(call.bias == float("-inf"), 0.0).abs().max()
-        )
+        largest = largest + _peak(call.bias.masked_fill(call.bias == float("-inf"), 0.0))
     return bool(largest < torch.finfo(call.query.dtype).max) and bool(call.value.isfinite().all())
 
 

@@ -47,7 +47,7 @@ def settle(
         or (bias is not None and bias.requires_grad)
         or (sinks is not None and sinks.requires_grad)
     )
-    if torch.is_autocast_enabled(query.device.type):
+    if query.device.type != "meta" and torch.is_autocast_enabled(query.device.type):
         query, key, value = _autocast(query), _autocast(key), _autocast(value)
     if query.ndim != 4:
         query, key, value = (t.reshape(-1, *t.shape[-3:]) for t in (query, key, value))

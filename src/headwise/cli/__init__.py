@@ -1,0 +1,5 @@
+"""The command line: ``headwise info | generate | embed | bench``."""
+
+from headwise.cli.app import app, main
+
+__all__ = ["app", "main"]

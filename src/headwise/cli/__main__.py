@@ -1,0 +1,5 @@
+"""``python -m headwise.cli``: the command line without an installed script."""
+
+from headwise.cli import main
+
+main()

@@ -1,0 +1,61 @@
+"""Gathers the commands and starts them."""
+
+import sys
+import warnings
+from typing import Annotated
+
+import typer
+
+from headwise.cli.bench.command import bench
+from headwise.cli.embed import embed
+from headwise.cli.failures import EXIT_CODES, guarded
+from headwise.cli.generate import generate
+from headwise.cli.info import info
+from headwise.info import info as gather
+
+app = typer.Typer(
+    name="headwise",
+    help="Attention for PyTorch, on real models: see it run, and measure it.",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+for command in (info, generate, embed, bench):
+    app.command(epilog=EXIT_CODES)(guarded(command))
+
+
+def _version(wanted: bool) -> bool:
+    if wanted:
+        print(gather().headwise)
+        raise typer.Exit
+    return wanted
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and stop.", callback=_version)
+    ] = False,
+) -> None:
+    """Read what stands before the command."""
+
+
+def main() -> None:
+    """Run the command line; the entry point of ``headwise``."""
+    warnings.formatwarning = _one_line
+    try:
+        app(prog_name="headwise")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _one_line(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
+) -> str:
+    return f"{category.__name__}: {message}\n"

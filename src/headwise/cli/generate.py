@@ -1,0 +1,162 @@
+"""``headwise generate``: a language model writes on, through headwise's attention and cache."""
+
+import json
+import sys
+from typing import Annotated, Any
+
+import torch
+import typer
+
+import headwise as hw
+from headwise.cli import demo_models
+from headwise.cli.continuation import Continuation, Sampling, continue_text
+from headwise.cli.failures import WrongInput
+from headwise.cli.models import Source, source, text_model
+from headwise.cli.output import show, table
+
+
+def generate(  # noqa: PLR0913 (one parameter per option)
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[MODEL] PROMPT",
+            help="A transformers folder or hub id, and the text to continue. With one argument "
+            f"it is the PROMPT, for {demo_models.SMOLLM2.name} (fetched on first use into the "
+            "folder that `headwise info` shows; HEADWISE_MODELS names another).",
+            show_default=False,
+        ),
+    ],
+    *,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Most tokens to write.")] = 64,
+    temperature: Annotated[
+        float | None, typer.Option(min=0.0, help="Draw tokens, at this temperature; 0: do not.")
+    ] = None,
+    top_k: Annotated[
+        int | None, typer.Option(min=1, help="Draw among that many likeliest tokens.")
+    ] = None,
+    top_p: Annotated[
+        float | None, typer.Option(min=0.0, max=1.0, help="Draw among the likeliest up to a share.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the draw.")] = None,
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="Compute all anew for each token, to see the cost.")
+    ] = False,
+    stats: Annotated[
+        bool, typer.Option("--stats", help="Print speed, cache and backend on stderr.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Continue PROMPT with a language model, in float32, as the text is produced.
+
+    The likeliest token is taken each time, unless a temperature, top-k or top-p is given. Only
+    what the model writes goes to stdout; on a terminal the prompt stands before it.
+    """
+    model, prompt = _two(words)
+    sampling = Sampling(temperature, top_k, top_p, seed)
+    if not prompt.strip():
+        raise WrongInput("the prompt is empty; give a text to continue")
+    if not sampling.draws and (seed, top_k, top_p) != (None, None, None):
+        raise WrongInput(
+            "without drawing, --seed, --top-k and --top-p do nothing; add --temperature above 0"
+        )
+    opened = source(model or str(demo_models.ready(demo_models.SMOLLM2)))
+    tokens = opened.tokenizer(prompt, return_tensors="pt", return_token_type_ids=False)
+    _check_room(opened, int(tokens["input_ids"].shape[1]), max_new_tokens)
+    written = continue_text(
+        loaded := text_model(opened),
+        opened,
+        tokens,
+        max_new_tokens=max_new_tokens,
+        sampling=sampling,
+        use_cache=not no_cache,
+        emit=_silent if as_json else _Typewriter(prompt),
+    )
+    figures = _figures(opened.name, loaded, written)
+    if as_json:
+        text = {"prompt": prompt, "text": written.text, "tokens": written.tokens}
+        print(json.dumps({"model": opened.name, **text, "ended": written.ended, "stats": figures}))
+        return
+    print()
+    if stats:
+        rows = table("", stderr=True)
+        rows.add_column("figure")
+        rows.add_column("value")
+        for name, value in figures.items():
+            rows.add_row(name.replace("_", " "), _readable(value))
+        show(rows, stderr=True)
+
+
+def _two(words: list[str]) -> tuple[str | None, str]:
+    if len(words) > 2:
+        raise WrongInput(
+            f"takes [MODEL] PROMPT, got {len(words)} arguments; put the prompt in quotes"
+        )
+    return (words[0] if len(words) == 2 else None), words[-1]
+
+
+def _check_room(opened: Source, prompt_tokens: int, max_new_tokens: int) -> None:
+    room = opened.context
+    if room is not None and prompt_tokens + max_new_tokens > room:
+        left = room - prompt_tokens
+        way_out = f"use --max-new-tokens {left}" if left > 0 else "shorten the prompt"
+        raise WrongInput(
+            f"the prompt has {prompt_tokens} tokens and {max_new_tokens} are to follow, but "
+            f"{opened.name} has a context of {room}; {way_out}"
+        )
+
+
+class _Typewriter:
+    """Writes text as it comes; on a terminal the prompt goes first."""
+
+    def __init__(self, prompt: str) -> None:
+        self._first = prompt if sys.stdout.isatty() else ""
+
+    def __call__(self, piece: str) -> None:
+        print(self._first + piece, end="", flush=True)
+        self._first = ""
+
+
+def _silent(piece: str) -> None:
+    """Write nothing: the whole text goes into the JSON object."""
+
+
+def _figures(name: str, model: Any, written: Continuation) -> dict[str, Any]:
+    new = len(written.tokens)
+    prefill, decode = written.prefill_seconds, written.decode_seconds
+    ran = _backends(model.config, written.prompt_tokens, written.cache_bytes is not None)
+    return {
+        "model": name,
+        "prompt_tokens": written.prompt_tokens,
+        "new_tokens": new,
+        "prefill_seconds": round(prefill, 4),
+        "prefill_tokens_per_second": round(written.prompt_tokens / prefill, 1),
+        "decode_seconds": round(decode, 4),
+        "decode_tokens_per_second": round((new - 1) / decode, 1) if new > 1 else None,
+        "cache_bytes": written.cache_bytes,
+        **ran,
+    }
+
+
+def _backends(config: Any, prompt_tokens: int, cached: bool) -> dict[str, Any]:
+    """Ask for the plan of one attention call of this model's shape, in prefill and in decode."""
+    heads = config.num_attention_heads
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    kv = torch.zeros(1, kv_heads, prompt_tokens, dim)
+    with torch.no_grad():
+        prefill = hw.explain(torch.zeros(1, heads, prompt_tokens, dim), kv, kv, hw.Causal())
+        decode = (
+            hw.explain(torch.zeros(1, heads, 1, dim), kv, kv, hw.Causal()) if cached else prefill
+        )
+    return {
+        "prefill_backend": prefill.backend,
+        "decode_backend": decode.backend,
+        "instruction_set": decode.isa,
+        "threads": decode.threads,
+    }
+
+
+def _readable(value: Any) -> str:
+    if value is None:
+        return "none"
+    return f"{value:,}" if isinstance(value, int | float) else str(value)
