@@ -23,8 +23,16 @@ settings.register_profile(
 settings.load_profile("thorough" if os.environ.get("HEADWISE_THOROUGH") else "fast")
 
 
-def pytest_configure() -> None:
-    """Use two threads at most; deterministic mode fills fresh memory with NaN."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Use two threads at most; deterministic mode fills fresh memory with NaN.
+
+    The shape hook draws random numbers whenever a checked function is called, which hypothesis
+    warns of when a strategy calls one. What a strategy draws does not depend on them.
+    """
+    config.addinivalue_line(
+        "filterwarnings",
+        "ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning",
+    )
     torch.set_num_threads(min(THREADS, torch.get_num_threads()))
     torch.use_deterministic_algorithms(True, warn_only=True)
 

@@ -39,6 +39,14 @@ NATIVE = [Path("native", isa, threads) for isa in ISAS for threads in THREADS]
 EXACT = [Path("reference"), *NATIVE]
 ALL = [*EXACT, Path("sdpa")]
 
+# With two threads each: laws say elsewhere that their number changes nothing.
+ONCE = NATIVE[1::2]
+LAYERS = [Path("auto", isa) for isa in ISAS] or [Path("auto")]
+
 on_native = pytest.mark.parametrize("path", NATIVE, ids=str)
 on_exact = pytest.mark.parametrize("path", EXACT, ids=str)
+on_all_once = pytest.mark.parametrize("path", [Path("reference"), *ONCE, Path("sdpa")], ids=str)
 on_all = pytest.mark.parametrize("path", ALL, ids=str)
+on_exact_once = pytest.mark.parametrize("path", [Path("reference"), *ONCE], ids=str)
+on_native_once = pytest.mark.parametrize("path", ONCE, ids=str)
+on_layers = pytest.mark.parametrize("path", LAYERS, ids=str)

@@ -1,0 +1,1 @@
+"""The measuring grid, run by hand: see README.md."""

@@ -1,0 +1,139 @@
+"""Models and prompts that cannot be right: one line, exit code 2, no traceback."""
+
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+
+from tests.cli.folders import CONTEXT, save
+from tests.cli.typed import assert_refused, typed
+
+BOTH = pytest.mark.parametrize("command", ["generate", "embed"])
+
+
+def changed(folder: Path, target: Path, **numbers: Any) -> str:
+    """Copy a model folder and change its configuration."""
+    shutil.copytree(folder, target, dirs_exist_ok=True)
+    config = json.loads((target / "config.json").read_text())
+    (target / "config.json").write_text(json.dumps({**config, **numbers}))
+    return str(target)
+
+
+@BOTH
+def test_no_such_folder(command: str) -> None:
+    result = typed(command, "./no/such/folder", "hello")
+    assert_refused(result, 2, f"headwise {command}: there is no folder ./no/such/folder")
+
+
+@BOTH
+def test_a_file(command: str, tmp_path: Path) -> None:
+    file = tmp_path / "model.bin"
+    file.write_text("x")
+    assert_refused(typed(command, str(file), "hello"), 2, "is a file; MODEL is a transformers")
+
+
+@BOTH
+def test_a_folder_of_something_else(command: str, tmp_path: Path) -> None:
+    assert_refused(typed(command, str(tmp_path), "hello"), 2, "holds no config.json")
+
+
+@BOTH
+def test_an_unknown_name(command: str) -> None:
+    assert_refused(typed(command, "no-one/has-this", "hello"), 2, "cannot open the model no-one")
+
+
+@BOTH
+def test_an_unknown_model_type(command: str, writer: Path, tmp_path: Path) -> None:
+    folder = changed(writer, tmp_path, model_type="flux-capacitor")
+    assert_refused(typed(command, folder, "hello"), 2, "cannot open the model", "flux-capacitor")
+
+
+@BOTH
+def test_a_damaged_configuration(command: str, writer: Path, tmp_path: Path) -> None:
+    folder = changed(writer, tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    assert_refused(typed(command, folder, "hello"), 2, "cannot open the model")
+
+
+@BOTH
+def test_damaged_weights(command: str, writer: Path, tmp_path: Path) -> None:
+    folder = changed(writer, tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"\xff" * 64)
+    assert_refused(typed(command, folder, "hello"), 2, "cannot open the model")
+
+
+@BOTH
+def test_weights_that_do_not_fit(command: str, writer: Path, tmp_path: Path) -> None:
+    folder = changed(writer, tmp_path, num_hidden_layers=3)
+    assert_refused(typed(command, folder, "hello"), 2, "lacks 9 of the weights", "layers.2.")
+
+
+@BOTH
+def test_an_empty_text(command: str, writer: Path) -> None:
+    assert_refused(typed(command, str(writer), " \n"), 2, "is empty")
+
+
+@BOTH
+def test_a_text_longer_than_the_context(command: str, writer: Path) -> None:
+    text = "x" * (CONTEXT + 1)
+    assert_refused(typed(command, str(writer), text), 2, f"{CONTEXT + 1} tokens", f"{CONTEXT}")
+
+
+@BOTH
+def test_an_encoder_decoder(command: str, writer: Path, tmp_path: Path) -> None:
+    folder = changed(writer, tmp_path, model_type="bart", architectures=["BartModel"])
+    assert_refused(typed(command, folder, "hello"), 2, "bart" if command == "embed" else "Bart")
+
+
+@BOTH
+def test_transformers_missing(command: str, writer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *rest: None if name == "transformers" else found(name, *rest),
+    )
+    result = typed(command, str(writer), "hello")
+    assert_refused(result, 1, "this needs transformers: pip install 'headwise[hf]'")
+
+
+def test_generate_with_an_encoder(reader: Path) -> None:
+    result = typed("generate", str(reader), "hello")
+    assert_refused(result, 2, "holds BertModel, which does not continue text")
+
+
+def test_generate_with_no_room_left(writer: Path) -> None:
+    result = typed("generate", str(writer), "x" * (CONTEXT - 7), "--max-new-tokens", "8")
+    assert_refused(result, 2, f"a context of {CONTEXT}; use --max-new-tokens 7")
+    longest = typed("generate", str(writer), "x" * (CONTEXT - 7), "--max-new-tokens", "7")
+    assert longest.exit_code == 0
+
+
+def test_generate_with_three_arguments(writer: Path) -> None:
+    assert_refused(typed("generate", str(writer), "two", "words"), 2, "put the prompt in quotes")
+
+
+@pytest.mark.parametrize("option", ["--seed", "--top-k"])
+def test_generate_with_an_option_that_would_do_nothing(option: str, writer: Path) -> None:
+    result = typed("generate", str(writer), "hello", "--temperature", "0", option, "3")
+    assert_refused(result, 2, "--temperature above 0")
+
+
+def test_generate_without_a_prompt() -> None:
+    result = typed("generate")
+    assert result.exit_code == 2
+    assert "Missing argument" in result.stderr
+
+
+def test_embed_without_a_text(writer: Path) -> None:
+    assert_refused(typed("embed", str(writer)), 2, "no text given")
+
+
+def test_generate_with_a_model_that_attends_by_its_own_code(tmp_path: Path) -> None:
+    config = transformers.BloomConfig(vocab_size=258, hidden_size=24, n_layer=2, n_head=6)
+    folder = save(transformers.BloomForCausalLM(config), tmp_path)
+    assert_refused(typed("generate", str(folder), "hello"), 2, "cannot open the model", "Bloom")

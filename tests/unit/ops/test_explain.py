@@ -1,0 +1,114 @@
+"""What ``explain`` says, and that ``attend`` does it."""
+
+import pytest
+import torch
+from hypothesis import given
+
+import headwise as hw
+from headwise import _native
+from tests.support.calls import Call, calls
+from tests.support.paths import ISAS
+from tests.support.shapes import Inputs, Sizes, inputs
+
+WIDE = Sizes(1, 2, 1, 97, 257, 16, 16)
+
+
+@given(call=calls())
+def test_the_live_fraction_is_that_of_the_mask(call: Call) -> None:
+    plan = hw.explain(*call.given, call.pattern, **call.keywords)
+    visible = call.visible()
+    wanted = 1.0 if visible is None else visible.double().mean().item()
+    assert plan.live_fraction == pytest.approx(wanted)
+    pairs = wanted * call.setting.batch * call.setting.heads
+    pairs *= call.setting.q_len * call.setting.kv_len
+    widths = call.given.query.shape[-1] + call.given.value.shape[-1]
+    assert plan.flops == pytest.approx(2 * pairs * widths)
+
+
+def test_every_backend_is_asked_whatever_is_named() -> None:
+    given_ = inputs()
+    for name in ("auto", "native", "sdpa", "reference"):
+        assert list(hw.explain(*given_, backend=name).refusals) == ["native", "sdpa", "reference"]
+    assert hw.explain(*given_, softcap=1.0, backend="sdpa").backend is None
+    assert hw.explain(*given_, backend="sdpa").backend == "sdpa"
+    assert hw.explain(*given_, backend="reference").backend == "reference"
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_native_comes_first_and_names_its_instruction_set(isa: str) -> None:
+    with _native.use_isa(isa):
+        plan = hw.explain(*inputs(), hw.Causal())
+    assert (plan.backend, plan.isa) == ("native", isa)
+    assert plan.refusals["native"] == []
+
+
+def test_other_backends_name_no_instruction_set() -> None:
+    assert hw.explain(*inputs(), backend="reference").isa is None
+    assert hw.explain(*inputs(), backend="sdpa").isa is None
+
+
+@pytest.mark.parametrize(
+    ("keywords", "reason"),
+    [
+        ({"softcap": 1.0}, "it has no softcap"),
+        ({"sinks": torch.zeros(3)}, "it has no sinks"),
+        ({"dropout_p": 0.5}, "it has no dropout"),
+    ],
+)
+def test_native_says_what_it_lacks(keywords: dict[str, object], reason: str) -> None:
+    assert reason in hw.explain(*inputs(), **keywords).refusals["native"]  # type: ignore[arg-type]
+
+
+def test_native_says_which_dtype_it_lacks() -> None:
+    reasons = hw.explain(*inputs(dtype=torch.float64)).refusals["native"]
+    assert "it computes float32, and the tensors are torch.float64" in reasons
+
+
+def test_sdpa_says_that_it_lets_nan_through() -> None:
+    query, key, value = inputs()
+    key[0, 0, 0, 0] = float("nan")
+    reason = "scores may be NaN or infinite, which it lets through where they are masked"
+    assert reason in hw.explain(query, key, value, hw.Causal()).refusals["sdpa"]
+    assert hw.explain(query, key, value).refusals["sdpa"] == []
+
+
+def test_the_reference_takes_everything() -> None:
+    odd = inputs(dtype=torch.float16)
+    keywords = {"softcap": 1.0, "sinks": torch.zeros(3), "dropout_p": 0.5}
+    assert hw.explain(*odd, hw.Causal(), **keywords).refusals["reference"] == []  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "sizes", [Sizes(batch=0), Sizes(kv_heads=0), Sizes(q_len=0), Sizes(kv_len=0), Sizes(head_dim=0)]
+)
+@pytest.mark.parametrize("pattern", [None, hw.Causal(), hw.Lengths(3)])
+def test_empty_sizes_can_be_explained(sizes: Sizes, pattern: hw.patterns.Pattern | None) -> None:
+    plan = hw.explain(*inputs(sizes), pattern, bias=torch.zeros(()))
+    assert plan.backend is not None
+    assert "a size is zero" in plan.refusals["sdpa"]
+    assert str(plan)
+
+
+def test_the_text_reads_well() -> None:
+    plan = hw.explain(*inputs(WIDE), hw.Causal(), softcap=2.0, backend="reference")
+    lines = str(plan).splitlines()
+    assert lines[:5] == [
+        "backend     reference",
+        f"threads     {torch.get_num_threads()}",
+        "live pairs  81.3%, in 14 tiles",
+        "work        0.00259 GFLOP, 0.0906 MB",
+        "grows as    time O(q_len · kv_len · head_dim), memory up to O(q_len · kv_len)",
+    ]
+    assert "not native   : it has no softcap" in lines
+    assert "not sdpa     : it has no softcap" in lines
+
+
+def test_the_text_of_a_refusing_backend() -> None:
+    text = str(hw.explain(*inputs(), softcap=2.0, backend="sdpa"))
+    assert text.startswith("backend     none: the backend asked for refuses\n")
+
+
+def test_explaining_runs_nothing() -> None:
+    one = inputs(Sizes(1, 1, 1, 1, 1, 4, 4))
+    long = Inputs(*(t.expand(8, 3, 200_000, 4) for t in one))
+    assert hw.explain(*long, hw.Causal() & hw.Window(64, 0)).live_fraction < 0.001
