@@ -15,7 +15,7 @@ OBJECTS = $(wildcard build/*/CMakeFiles/kernels_*.dir/csrc/kernels/*.o)
 HOOK := --jaxtyping-packages=headwise,beartype.beartype
 HOOKED := tests/laws tests/parity tests/kernels
 
-.PHONY: setup demo test test-real test-all bench check fmt symbols stubs models clean
+.PHONY: setup demo test test-real test-all bench check fmt symbols stubs clean
 
 setup: .venv/.ready
 
@@ -34,24 +34,21 @@ setup: .venv/.ready
 demo: .venv/.ready
 	@$(BIN)/headwise generate "$(PROMPT)" --max-new-tokens 64 --stats
 
-models: .venv/.ready
-	@$(BIN)/python -m headwise.cli.demo_models
-
 test: .venv/.ready
 	@echo "== tests with checked shapes"
 	@$(BIN)/python -m pytest -q -m "not slow and not real" $(HOOK) $(HOOKED)
 	@echo "== all other tests"
 	@$(BIN)/python -m pytest -q -m "not slow and not real" $(addprefix --ignore=,$(HOOKED))
 
-test-real: models
+test-real: .venv/.ready
 	@echo "== tests on real weights"
 	@$(BIN)/python -m pytest -q -m real
 
-test-all: models
+test-all: .venv/.ready
 	@HEADWISE_THOROUGH=1 $(BIN)/python -m pytest -q
 
 bench: .venv/.ready
-	@$(BIN)/python benchmarks/run.py $(CASE)
+	@$(BIN)/python -m benchmarks.run $(CASE)
 
 check: .venv/.ready symbols stubs
 	@echo "== format, lint, types, layers"
