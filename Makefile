@@ -55,7 +55,7 @@ check: .venv/.ready symbols stubs
 	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet .
 	@$(BIN)/clang-format --dry-run --Werror $(wildcard csrc/*.h csrc/*.cpp csrc/*/*.h csrc/*/*.cpp)
 	@$(BIN)/mypy
-	@$(BIN)/lint-imports --no-timing
+	@$(BIN)/lint-imports --no-logo
 
 # An object of a kernel may define one global symbol and no weak one: a function compiled for two
 # instruction sets under one name would be merged, and an old processor would run the new code.

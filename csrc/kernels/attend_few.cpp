@@ -1,68 +1,13 @@
 // Few queries against many keys (decoding): every chunk of keys is read once for all query heads
 // that share it, chunks are cut by length alone, and their results are merged in order.
 
-#include "kernel_table.h"
-#include "simd/vec_math.h"
+#include "kernels/key_chunk.h"
 
 namespace {
 
-using headwise::AttendArgs;
-using headwise::kChunkTiles;
-using headwise::kKeyTile;
-
-constexpr int64_t kChunk = kChunkTiles * kKeyTile;
 constexpr int64_t kRowBlock = Vec::few_rows;
 constexpr int64_t kThree = kRowBlock < 3 ? kRowBlock : 3;
 constexpr int64_t kRegs = 4;  // registers of keys, or of value columns, beside the queries
-
-// The keys of a chunk that somebody may see: `from` to `to`, counted from the chunk's first key.
-struct Piece {
-  int64_t from, to;
-  const uint64_t* bits;  // per key, counted from the piece's tile; null where all may see all
-  int64_t bits_from;
-};
-
-struct Chunk {
-  const AttendArgs* args;
-  int64_t batch, kv_head, first;
-  float* scores;  // rows x kChunk, weights after the softmax
-
-  int64_t rows() const noexcept { return args->group() * args->q_len; }
-  int64_t head(int64_t row) const noexcept { return kv_head * args->group() + row / args->q_len; }
-  int64_t query(int64_t row) const noexcept { return row % args->q_len; }
-};
-
-// Lists the live pieces of a chunk for one query head; returns how many.
-int64_t live_pieces(const Chunk& chunk, int64_t head, Piece* pieces) noexcept {
-  const AttendArgs& a = *chunk.args;
-  const int64_t end = smaller(a.kv_len - chunk.first, kChunk);
-  if (a.layout.which == nullptr) {
-    pieces[0] = {0, end, nullptr, 0};
-    return 1;
-  }
-  const int32_t* starts = a.layout.starts_of(chunk.batch, head);
-  const int64_t first_tile = chunk.first / kKeyTile;
-  int64_t count = 0;
-  for (int32_t e = starts[0]; e < starts[1]; ++e) {
-    const int32_t* entry = a.layout.entries + int64_t{e} * 3;
-    const int64_t low = entry[0] < first_tile ? first_tile : entry[0];
-    const int64_t high = smaller(int64_t{entry[0]} + entry[1], first_tile + kChunkTiles);
-    if (low >= high) continue;
-    const int64_t from = (low - first_tile) * kKeyTile;
-    const uint64_t* bits = entry[2] < 0 ? nullptr : a.layout.bitmaps + entry[2] * kKeyTile;
-    pieces[count++] = {from, smaller((high - first_tile) * kKeyTile, end), bits, from};
-  }
-  return count;
-}
-
-bool is_closed(const Chunk& chunk, const Piece& piece, int64_t row, int64_t j) noexcept {
-  const AttendArgs& a = *chunk.args;
-  const int64_t i = chunk.query(row);
-  if (piece.bits != nullptr && ((piece.bits[j - piece.bits_from] >> i) & 1U) == 0) return true;
-  return a.bias.data != nullptr &&
-         a.bias.at(chunk.batch, chunk.head(row), i)[(chunk.first + j) * a.bias_column] ==
-             kMinusInfinity;
-}
 
 // ---- scores -----------------------------------------------------------------------------------
 
@@ -174,12 +119,11 @@ void soften(float* scores, int64_t keys, float* highest, float* total) noexcept 
   Vec::store(lanes, top);
   float most = kMinusInfinity;
   for (const float lane : lanes) most = lane > most || lane != lane ? lane : most;
-  const float base = most == kMinusInfinity ? 0.0F : most;
+  const Vec::Reg base = Vec::set(most == kMinusInfinity ? 0.0F : most);
   const Vec::Reg scale = Vec::set(kLog2E);
-  const Vec::Reg low = Vec::set(-base * kLog2E);
   Vec::Reg sum = Vec::set(0.0F);
   for (int64_t j = 0; j < keys; j += Vec::width) {
-    const Vec::Reg weight = exp2_below_zero(Vec::fma(Vec::load(scores + j), scale, low));
+    const Vec::Reg weight = exp2_below_zero(Vec::mul(Vec::sub(Vec::load(scores + j), base), scale));
     Vec::store(scores + j, weight);
     sum = Vec::add(sum, weight);
   }
@@ -189,7 +133,10 @@ void soften(float* scores, int64_t keys, float* highest, float* total) noexcept 
 
 // ---- values -----------------------------------------------------------------------------------
 
-// kQueries queries x kRegs registers of value columns over the live keys of the chunk.
+// So many keys are summed from zero and then added, which keeps rounding errors small.
+constexpr int64_t kSummed = 64;
+
+// kQueries queries x kRegs registers of value columns.
 template <int64_t kQueries>
 struct Mixture {
   Vec::Reg sum[kQueries][kRegs];
@@ -203,13 +150,13 @@ struct Mixture {
   }
 
   template <class Load>
-  HEADWISE_INLINE void add(const Chunk& chunk, const Piece& piece, int64_t row, int64_t column,
-                           Load load) noexcept {
+  HEADWISE_INLINE void add(const Chunk& chunk, int64_t from, int64_t to, int64_t row,
+                           int64_t column, Load load) noexcept {
     const AttendArgs& a = *chunk.args;
     const int64_t stride = a.value.row;
     const float* weights = chunk.scores + row * kChunk;
-    const float* value = a.value.at(chunk.batch, chunk.kv_head, chunk.first + piece.from) + column;
-    for (int64_t j = piece.from; j < piece.to; ++j, value += stride) {
+    const float* value = a.value.at(chunk.batch, chunk.kv_head, chunk.first + from) + column;
+    for (int64_t j = from; j < to; ++j, value += stride) {
       for (int64_t v = 0; v < kRegs; ++v) {
         __builtin_prefetch(value + kAhead * stride + v * Vec::width);
       }
@@ -234,25 +181,30 @@ void mix_rows(const Chunk& chunk, const Piece* pieces, int64_t count, int64_t ro
     const int64_t n = columns - v * Vec::width;
     return n < 0 ? 0 : smaller(n, Vec::width);
   };
-  Mixture<kQueries> mixture;
-  mixture.clear();
   for (int64_t p = 0; p < count; ++p) {
-    if (columns == kRegs * Vec::width) {
-      mixture.add(chunk, pieces[p], row, column, [](const float* from, int64_t v) noexcept {
-        return Vec::load(from + v * Vec::width);
-      });
-    } else {
-      mixture.add(chunk, pieces[p], row, column, [left](const float* from, int64_t v) noexcept {
-        const int64_t n = left(v);
-        return n == 0 ? Vec::set(0.0F) : Vec::load_partial(from + v * Vec::width, n);
-      });
-    }
-  }
+    for (int64_t from = pieces[p].from; from < pieces[p].to; from += kSummed) {
+      const int64_t to = smaller(from + kSummed, pieces[p].to);
+      Mixture<kQueries> mixture;
+      mixture.clear();
+      if (columns == kRegs * Vec::width) {
+        mixture.add(chunk, from, to, row, column, [](const float* at, int64_t v) noexcept {
+          return Vec::load(at + v * Vec::width);
+        });
+      } else {
+        mixture.add(chunk, from, to, row, column, [left](const float* at, int64_t v) noexcept {
+          const int64_t n = left(v);
+          return n == 0 ? Vec::set(0.0F) : Vec::load_partial(at + v * Vec::width, n);
+        });
+      }
 #pragma GCC unroll 4
-  for (int64_t r = 0; r < kQueries; ++r) {
+      for (int64_t r = 0; r < kQueries; ++r) {
 #pragma GCC unroll 4
-    for (int64_t v = 0; v < kRegs; ++v) {
-      Vec::store_partial(output[r] + column + v * Vec::width, mixture.sum[r][v], left(v));
+        for (int64_t v = 0; v < kRegs; ++v) {
+          float* at = output[r] + column + v * Vec::width;
+          const Vec::Reg whole = Vec::add(Vec::load_partial(at, left(v)), mixture.sum[r][v]);
+          Vec::store_partial(at, whole, left(v));
+        }
+      }
     }
   }
 }
@@ -283,15 +235,19 @@ void mix_open_keys(const Chunk& chunk, const Piece* pieces, int64_t count, int64
   const float* weights = chunk.scores + row * kChunk;
   for (int64_t c = 0; c < a.value_dim; c += Vec::width) {
     const int64_t columns = smaller(a.value_dim - c, Vec::width);
-    Vec::Reg sum = Vec::set(0.0F);
+    Vec::Reg whole = Vec::set(0.0F);
     for (int64_t p = 0; p < count; ++p) {
-      for (int64_t j = pieces[p].from; j < pieces[p].to; ++j) {
-        if (is_closed(chunk, pieces[p], row, j)) continue;
-        const float* value = a.value.at(chunk.batch, chunk.kv_head, chunk.first + j) + c;
-        sum = Vec::fma(Vec::set(weights[j]), Vec::load_partial(value, columns), sum);
+      for (int64_t from = pieces[p].from; from < pieces[p].to; from += kSummed) {
+        Vec::Reg sum = Vec::set(0.0F);
+        for (int64_t j = from; j < smaller(from + kSummed, pieces[p].to); ++j) {
+          if (is_closed(chunk, pieces[p], row, j)) continue;
+          const float* value = a.value.at(chunk.batch, chunk.kv_head, chunk.first + j) + c;
+          sum = Vec::fma(Vec::set(weights[j]), Vec::load_partial(value, columns), sum);
+        }
+        whole = Vec::add(whole, sum);
       }
     }
-    Vec::store_partial(output + c, sum, columns);
+    Vec::store_partial(output + c, whole, columns);
   }
 }
 
@@ -319,6 +275,7 @@ void take_rows(const Chunk& chunk, const Piece* pieces, int64_t count, int64_t r
     float* partial = partials + (row + r) * partial_stride(a);
     soften(scores, keys, partial, partial + 1);
     output[r] = partial + 2;
+    for (int64_t c = 0; c < a.value_dim; ++c) output[r][c] = 0.0F;
   }
   mix(chunk, pieces, count, row, rows, output);
   for (int64_t r = 0; r < rows; ++r) {

@@ -115,7 +115,7 @@ void add_bias_and_close(const Tile& tile, const Keys& keys) noexcept {
 template <int64_t kRegs>
 void soften(const Tile& tile, const Keys& keys, int64_t lane) noexcept {
   const Vec::Reg nothing = Vec::set(kMinusInfinity);
-  const Vec::Reg scale = Vec::set(tile.log2_scale);
+  const Vec::Reg scale = Vec::set(tile.scale * kLog2E);
   float* scores = tile.scores + lane;
   Vec::Reg top[kRegs];
   Vec::Reg even[kRegs];
@@ -138,23 +138,24 @@ void soften(const Tile& tile, const Keys& keys, int64_t lane) noexcept {
       even[v] = Vec::max(even[v], Vec::load(scores + j * kLanes + v * Vec::width));
     }
   }
-  Vec::Reg low[kRegs];
+  Vec::Reg base[kRegs];
   Vec::Reg sum[kRegs];
   for (int64_t v = 0; v < kRegs; ++v) {
     const Vec::Reg highest = Vec::max(even[v], odd[v]);
     // A lane that has seen nothing yet counts from 0, so that no infinity meets another.
-    const Vec::Reg base = Vec::select(Vec::equal(highest, nothing), Vec::set(0.0F), highest);
-    const Vec::Reg fade = exp2_below_zero(Vec::mul(Vec::sub(top[v], base), scale));
+    base[v] = Vec::select(Vec::equal(highest, nothing), Vec::set(0.0F), highest);
+    const Vec::Reg fade = exp2_below_zero(Vec::mul(Vec::sub(top[v], base[v]), scale));
     Vec::store(tile.highest + lane + v * Vec::width, highest);
     Vec::store(tile.fade + lane + v * Vec::width, fade);
-    low[v] = Vec::sub(Vec::set(0.0F), Vec::mul(base, scale));
     sum[v] = Vec::set(0.0F);
   }
   for (j = keys.from; j < keys.to; ++j) {
 #pragma GCC unroll 4
     for (int64_t v = 0; v < kRegs; ++v) {
       float* at = scores + j * kLanes + v * Vec::width;
-      const Vec::Reg weight = exp2_below_zero(Vec::fma(Vec::load(at), scale, low[v]));
+      // The difference first: a score near the end of the range times the scale is infinite.
+      const Vec::Reg below = Vec::mul(Vec::sub(Vec::load(at), base[v]), scale);
+      const Vec::Reg weight = exp2_below_zero(below);
       Vec::store(at, weight);
       sum[v] = Vec::add(sum[v], weight);
     }
@@ -168,7 +169,8 @@ void soften(const Tile& tile, const Keys& keys, int64_t lane) noexcept {
 
 // ---- values -----------------------------------------------------------------------------------
 
-// kColumns value columns x kRegs registers of queries over all keys of the tile.
+// kColumns value columns x kRegs registers of queries over all keys of the tile. A tile is summed
+// from zero and then added, which keeps rounding errors from growing with the number of keys.
 template <int64_t kRegs, int64_t kColumns>
 void mix_block(const Tile& tile, const Keys& keys, int64_t lane, int64_t column) noexcept {
   const AttendArgs& a = *tile.args;
@@ -177,10 +179,7 @@ void mix_block(const Tile& tile, const Keys& keys, int64_t lane, int64_t column)
 #pragma GCC unroll 8
   for (int64_t c = 0; c < kColumns; ++c) {
 #pragma GCC unroll 4
-    for (int64_t v = 0; v < kRegs; ++v) {
-      const Vec::Reg fade = Vec::load(tile.fade + lane + v * Vec::width);
-      sum[c][v] = Vec::mul(Vec::load(output + c * kLanes + v * Vec::width), fade);
-    }
+    for (int64_t v = 0; v < kRegs; ++v) sum[c][v] = Vec::set(0.0F);
   }
   const float* value = a.value.at(tile.batch, tile.kv_head, keys.first + keys.from) + column;
   const float* weights = tile.scores + keys.from * kLanes + lane;
@@ -199,7 +198,9 @@ void mix_block(const Tile& tile, const Keys& keys, int64_t lane, int64_t column)
   for (int64_t c = 0; c < kColumns; ++c) {
 #pragma GCC unroll 4
     for (int64_t v = 0; v < kRegs; ++v) {
-      Vec::store(output + c * kLanes + v * Vec::width, sum[c][v]);
+      float* at = output + c * kLanes + v * Vec::width;
+      const Vec::Reg fade = Vec::load(tile.fade + lane + v * Vec::width);
+      Vec::store(at, Vec::fma(Vec::load(at), fade, sum[c][v]));
     }
   }
 }
@@ -224,7 +225,7 @@ void mix_open_lanes(const Tile& tile, const Keys& keys) noexcept {
   for (int64_t r = 0; r < tile.rows; r += Vec::width) {
     for (int64_t c = 0; c < a.value_dim; ++c) {
       float* output = tile.output + c * kLanes + r;
-      Vec::Reg sum = Vec::mul(Vec::load(output), Vec::load(tile.fade + r));
+      Vec::Reg sum = Vec::set(0.0F);
       for (int64_t j = keys.from; j < keys.to; ++j) {
         const Vec::Reg number = Vec::set(a.value.at(tile.batch, tile.kv_head, keys.first + j)[c]);
         Vec::Reg next = Vec::fma(Vec::load(tile.scores + j * kLanes + r), number, sum);
@@ -235,7 +236,7 @@ void mix_open_lanes(const Tile& tile, const Keys& keys) noexcept {
         }
         sum = next;
       }
-      Vec::store(output, sum);
+      Vec::store(output, Vec::fma(Vec::load(output), Vec::load(tile.fade + r), sum));
     }
   }
 }
@@ -323,8 +324,7 @@ void attend_tile(const AttendArgs& a, int64_t task, float* workspace) noexcept {
   tile.fade = tile.total + kLanes;
   tile.bias = tile.fade + kLanes;
   const float magnitude = a.scale < 0.0F ? -a.scale : a.scale;
-  const bool plain = a.bias.data != nullptr || magnitude == 0.0F;
-  tile.log2_scale = plain ? kLog2E : magnitude * kLog2E;
+  tile.scale = a.bias.data != nullptr || magnitude == 0.0F ? 1.0F : magnitude;
 
   turn_queries(tile);
   const int64_t lanes = tile.registers() * Vec::width;

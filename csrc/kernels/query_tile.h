@@ -25,7 +25,7 @@ struct Tile {
   float* highest;  // 48: the highest score so far
   float* total;    // 48: the sum of the weights so far
   float* fade;     // 48: by what earlier sums shrink
-  float log2_scale;
+  float scale;     // of scores on their way into the softmax
 
   int64_t registers() const noexcept { return (rows + Vec::width - 1) / Vec::width; }
   uint64_t lanes_used() const noexcept { return kAllLanes >> (kLanes - rows); }
@@ -109,7 +109,7 @@ void store_lse(const Tile& tile) noexcept {
   if (a.lse == nullptr) return;
   float* to = a.lse + (tile.batch * a.q_heads + tile.head) * a.q_len + tile.first;
   for (int64_t r = 0; r < tile.rows; ++r) {
-    const float highest = tile.highest[r] * (tile.log2_scale * kLn2);
+    const float highest = tile.highest[r] * tile.scale;
     to[r] = tile.total[r] == 0.0F ? kMinusInfinity : highest + __builtin_logf(tile.total[r]);
   }
 }

@@ -6,7 +6,6 @@
 namespace {
 
 constexpr float kLog2E = 1.44269504088896341F;
-constexpr float kLn2 = 0.69314718055994531F;
 constexpr float kMinusInfinity = -__builtin_huge_valf();
 
 // 2^x for x <= 0, to 0.7 units in the last place; exactly 0 from -127 down, NaN for NaN.

@@ -17,5 +17,6 @@ Positions: TypeAlias = Int[Tensor, "..."]
 Allowed: TypeAlias = Bool[Tensor, "..."]
 KeyMaskTensor: TypeAlias = Bool[Tensor, "batch kv_len"]
 
-Hidden: TypeAlias = Float[Tensor, "*batch length width"]
+Hidden: TypeAlias = Float[Tensor, "*batch q_len d_model"]
+Memory: TypeAlias = Float[Tensor, "*batch kv_len kv_width"]
 Split: TypeAlias = Float[Tensor, "*batch heads length dim"]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise._checks import refuse_shapes
-from headwise._dims import Hidden, Split
+from headwise._dims import Hidden, Key, Memory, Query, Split, Value
 from headwise.cache import KVCache
 from headwise.errors import CacheError, ShapeError
 from headwise.ops import attend
@@ -107,8 +107,8 @@ class MultiHeadAttention(nn.Module):
     def forward(
         self,
         query: Hidden | None = None,
-        key: Hidden | None = None,
-        value: Hidden | None = None,
+        key: Memory | None = None,
+        value: Memory | None = None,
         mask: Tensor | None = None,
         *,
         kv_mask: Tensor | None = None,
@@ -174,8 +174,8 @@ class MultiHeadAttention(nn.Module):
         return output
 
     def project(
-        self, query: Hidden, key: Hidden | None = None, value: Hidden | None = None
-    ) -> tuple[Split, Split, Split]:
+        self, query: Hidden, key: Memory | None = None, value: Memory | None = None
+    ) -> tuple[Query, Key, Value]:
         """Return queries, keys and values with their heads split, (batch, heads, length, dim)."""
         key = query if key is None else key
         value = key if value is None else value

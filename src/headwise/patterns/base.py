@@ -85,7 +85,8 @@ class Pattern(ABC):
             ``True`` where the query may attend to the key, in the broadcast shape of the
             arguments; (batch, heads, …) before it where samples or heads differ.
         """
-        return self._over_samples(lambda plain, _: plain._allows(q_pos, kv_pos))
+        shape: torch.Size = torch.broadcast_shapes(q_pos.shape, kv_pos.shape)  # type: ignore[no-untyped-call]
+        return self._over_samples(lambda plain, _: plain._allows(q_pos, kv_pos), shape)
 
     def dense(
         self, q_len: int, kv_len: int, q_offset: Offset | None = None, kv_offset: Offset = 0
@@ -118,23 +119,24 @@ class Pattern(ABC):
             rows: Indices of the queries wanted, (rows,) int64; ``None`` = all.
             heads: Indices of the heads wanted; ``None`` = all that differ.
         """
+        q_index = torch.arange(places[0].q_len) if rows is None else rows
+        shape = torch.Size((len(q_index), places[0].kv_len))
 
         def spell(plain: Pattern, batch: int) -> Allowed:
             grid = places[batch if len(places) > 1 else 0]
-            q_pos = torch.arange(grid.q_len) if rows is None else rows
             kv_pos = torch.arange(grid.kv_len).unsqueeze(0) + grid.kv_offset
-            placed = plain.placed(grid)
-            allowed = placed._allows(q_pos.unsqueeze(1) + grid.q_offset, kv_pos)
-            return allowed.expand(len(q_pos), grid.kv_len)
+            q_pos = q_index.unsqueeze(1) + grid.q_offset
+            return plain.placed(grid)._allows(q_pos, kv_pos).expand(shape)
 
-        return self._over_samples(spell, len(places), heads)
+        return self._over_samples(spell, shape, len(places), heads)
 
     def draw(self, q_len: int, kv_len: int) -> str:
         """Draw the pattern as text: a line per query, ``■`` where it may attend, ``·`` where not.
 
         Samples and heads that differ stand under each other, with an empty line between.
         """
-        grid = self.dense(q_len, kv_len).reshape(-1, q_len, kv_len)
+        grid = self.dense(q_len, kv_len)
+        grid = grid.unsqueeze(0) if grid.ndim == 2 else grid.flatten(0, 1)
         return "\n\n".join(
             "\n".join("".join("■" if seen else "·" for seen in row) for row in part)
             for part in grid.tolist()
@@ -143,10 +145,11 @@ class Pattern(ABC):
     def _over_samples(
         self,
         spell: Callable[["Pattern", int], Allowed],
+        shape: torch.Size,
         places: int = 1,
         heads: Sequence[int] | None = None,
     ) -> Allowed:
-        """Stack what ``spell`` says of the plain pattern of each sample and head."""
+        """Stack what ``spell`` says, in ``shape``, of the plain pattern of each sample and head."""
         samples, num_heads = self.batch_size, self.num_heads
         if samples is None and num_heads is None and places == 1:
             return spell(self, 0)
@@ -156,13 +159,12 @@ class Pattern(ABC):
                 f"but the pattern holds {samples}\n"
                 "  hint: give one offset per sample of the pattern, or one int for all"
             )
-        wanted = range(num_heads or 1) if heads is None or num_heads in (None, 1) else heads
-        return torch.stack(
-            [
-                torch.stack([spell(self.sample(batch, head), batch) for head in wanted])
-                for batch in range(max(samples or 1, places))
-            ]
-        )
+        count = places if samples in (None, 1) else samples
+        spread = num_heads not in (None, 1)
+        wanted = heads if heads is not None and spread else range(num_heads or 1)
+        parts = [spell(self.sample(b, h), b) for b in range(count) for h in wanted]
+        stacked = torch.stack(parts) if parts else torch.zeros(0, *shape, dtype=torch.bool)
+        return stacked.view(count, len(wanted), *shape)
 
     def __and__(self, other: "Pattern") -> "Pattern":
         from headwise.patterns.combine import Both

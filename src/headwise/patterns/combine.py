@@ -13,8 +13,10 @@ from headwise.patterns.intervals import complement, intersection, union
 
 
 def _agreed(a: int | None, b: int | None, what: str) -> int | None:
-    if a is None or b is None or a == b or 1 in (a, b):
-        return max(a or 0, b or 0) or None
+    if a is None or b is None:
+        return b if a is None else a
+    if a == b or 1 in (a, b):
+        return b if a == 1 else a
     raise PatternError(
         f"patterns joined by & or | must agree on the number of {what}, got {a} and {b}\n"
         f"  hint: build both for the same {what}, or let one of them hold for all"

@@ -32,5 +32,11 @@ class Content:
     def _hash(self) -> int:
         return hash(self._key)
 
+    def __getstate__(self) -> dict[str, Tensor]:
+        """Leave the hash behind: another process hashes bytes otherwise."""
+        return {"tensor": self.tensor}
+
     def __repr__(self) -> str:
+        if self.tensor.numel() == 0 and self.tensor.ndim > 1:
+            return f"torch.empty({tuple(self.tensor.shape)}, dtype={self.tensor.dtype})"
         return repr(self.tensor.tolist())

@@ -79,7 +79,8 @@ class Documents(Pattern):
                 raise PatternError(
                     f"Documents: {name} stand at positions {first} to {first + count - 1}, "
                     f"but document numbers are given for 0 to {known - 1}\n"
-                    "  hint: give one number per absolute position, cached tokens included"
+                    "  hint: give one number per absolute position, cached tokens included; "
+                    "queries numbered apart from the keys need q_offset=0"
                 )
         return self
 

@@ -28,8 +28,8 @@ def lower(pattern: Pattern, places: tuple[Grid, ...]) -> TileLayout | None:
     """
     pattern = pattern.simplified()
     q_len, kv_len = places[0].q_len, places[0].kv_len
-    samples = max(pattern.batch_size or 1, len(places))
-    heads = pattern.num_heads or 1
+    samples = len(places) if pattern.batch_size in (None, 1) else pattern.batch_size
+    heads = 1 if pattern.num_heads is None else pattern.num_heads
 
     numbers: dict[tuple[Pattern, Grid], int] = {}
     which = [

@@ -12,9 +12,9 @@ def sliding_causal(window: int) -> Pattern:
     Raises:
         PatternError: A window below 1, which would leave a query nothing to see.
     """
-    if window < 1:
+    if not isinstance(window, int) or isinstance(window, bool) or window < 1:
         raise PatternError(
-            f"sliding_causal: window must be at least 1, got {window}\n"
+            f"sliding_causal: window must be an int of at least 1, got {window!r}\n"
             "  hint: the window counts the query's own key; without a window use Causal()"
         )
     return Causal() & Window(window - 1, 0)

@@ -1,37 +1,23 @@
 """Sequences with a special beginning or a cut end: prefixes and lengths."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
-from torch import Tensor
 from typing_extensions import override
 
 from headwise._dims import Allowed, Positions
 from headwise.errors import PatternError
 from headwise.patterns.base import Pattern, Reach
+from headwise.patterns.counts import Counts, Settled, whole_numbers
 from headwise.patterns.intervals import FAR, NOTHING, between
 
-Counts: TypeAlias = int | Tensor | Sequence[int]
-Settled: TypeAlias = int | tuple[int, ...]
 
-
-def _counts(caller: str, name: str, numbers: Counts) -> Settled:
+def _counts(name: str, numbers: Counts) -> Settled:
     """Return one count for all samples, or a tuple with one per sample."""
-    if isinstance(numbers, Tensor):
-        if numbers.is_floating_point() or numbers.is_complex() or numbers.ndim > 1:
-            raise PatternError(
-                f"{caller}: {name} must be an int or a 1-D integer tensor (batch,), "
-                f"got shape {tuple(numbers.shape)} {numbers.dtype}\n"
-                "  hint: give one length per sample, in tokens"
-            )
-        numbers = numbers.tolist()
-    counts = numbers if isinstance(numbers, int) else tuple(int(n) for n in numbers)
+    counts = whole_numbers(name, numbers)
     if min([counts] if isinstance(counts, int) else counts, default=0) < 0:
-        raise PatternError(
-            f"{caller}: {name} must not be negative, got {counts}\n  hint: 0 means no token"
-        )
+        raise PatternError(f"{name} must not be negative, got {counts}\n  hint: 0 means no token")
     return counts
 
 
@@ -61,7 +47,7 @@ class Prefix(Pattern):
     length: Any
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "length", _counts("Prefix", "length", self.length))
+        object.__setattr__(self, "length", _counts("Prefix: length", self.length))
 
     @property
     @override
@@ -100,10 +86,10 @@ class Lengths(Pattern):
     q_lengths: Any = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "kv_lengths", _counts("Lengths", "kv_lengths", self.kv_lengths))
+        object.__setattr__(self, "kv_lengths", _counts("Lengths: kv_lengths", self.kv_lengths))
         if self.q_lengths is None:
             return
-        object.__setattr__(self, "q_lengths", _counts("Lengths", "q_lengths", self.q_lengths))
+        object.__setattr__(self, "q_lengths", _counts("Lengths: q_lengths", self.q_lengths))
         sizes = {_size(self.kv_lengths), _size(self.q_lengths)} - {None, 1}
         if len(sizes) > 1:
             raise PatternError(

@@ -23,7 +23,7 @@ WINDOW_HINT = (
     "left and right count neighbours without the query itself; "
     "patterns.sliding_causal(n) counts keys, itself included"
 )
-COUNT = "must be an int or a 1-D integer tensor (batch,), got"
+COUNT = "must be an int or 1-D integers (batch,), got"
 MASK = (
     "a mask must be boolean, or numbers that are all 0 or 1, got torch.float32 with other numbers"
 )
@@ -63,7 +63,7 @@ CASES: list[tuple[Callable[[], object], str, str]] = [
     ),
     (
         lambda: sliding_causal(0),
-        "sliding_causal: window must be at least 1, got 0",
+        "sliding_causal: window must be an int of at least 1, got 0",
         "the window counts the query's own key; without a window use Causal()",
     ),
     (lambda: Prefix(-1), "Prefix: length must not be negative, got -1", "0 means no token"),
@@ -75,12 +75,12 @@ CASES: list[tuple[Callable[[], object], str, str]] = [
     (
         lambda: Prefix(torch.tensor([1.5])),
         f"Prefix: length {COUNT} shape (1,) torch.float32",
-        "give one length per sample, in tokens",
+        "give one number of tokens for all samples, or one per sample",
     ),
     (
         lambda: Lengths(3, torch.ones(2, 2, dtype=torch.int64)),
         f"Lengths: q_lengths {COUNT} shape (2, 2) torch.int64",
-        "give one length per sample, in tokens",
+        "give one number of tokens for all samples, or one per sample",
     ),
     (
         lambda: Lengths([1, 2], [1, 2, 3]),
@@ -136,17 +136,19 @@ CASES: list[tuple[Callable[[], object], str, str]] = [
     (
         lambda: Documents([0, 0, 1]).dense(2, 4),
         "Documents: queries stand at positions 2 to 3, but document numbers are given for 0 to 2",
-        "give one number per absolute position, cached tokens included",
+        "give one number per absolute position, cached tokens included; queries numbered apart from "
+        "the keys need q_offset=0",
     ),
     (
         lambda: Documents([0, 0, 1]).dense(1, 3, 0, -1),
         "Documents: keys stand at positions -1 to 1, but document numbers are given for 0 to 2",
-        "give one number per absolute position, cached tokens included",
+        "give one number per absolute position, cached tokens included; queries numbered apart from "
+        "the keys need q_offset=0",
     ),
     (
         lambda: Causal().dense(2, 3, torch.tensor([0.5])),
         f"q_offset: {COUNT} shape (1,) torch.float32".replace("got shape", "got shape"),
-        "give one absolute position per sample",
+        "give one number of tokens for all samples, or one per sample",
     ),
     (
         lambda: Causal().dense(2, 3, [0, 1], [0, 1, 2]),

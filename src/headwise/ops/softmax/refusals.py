@@ -26,13 +26,15 @@ def sdpa(call: Call) -> list[str]:
         reasons.append("it has no sinks")
     if _forward_mode():
         reasons.append("it has no forward-mode derivative, and one may be wanted")
+    if _under_transform():
+        reasons.append("a torch.func transform is active, under which it takes samples one by one")
     if 0 in call.query.shape or 0 in call.value.shape:
         reasons.append("a size is zero")
     elif call.pattern is not None or call.bias is not None:
         hidden = _hidden(call)
-        if hidden is not None:
+        if hidden is not None and not _under_transform():
             reasons.append(f"{hidden}, so it cannot be told whether masked NaN would leak")
-        elif not _stays_finite(call):
+        elif hidden is None and not _stays_finite(call):
             reasons.append(
                 "scores may be NaN or infinite, which it lets through where they are masked"
             )
@@ -66,7 +68,7 @@ def native(call: Call) -> list[str]:
 
 def _hidden(call: Call) -> str | None:
     """Say what keeps the numbers of a call from being looked at, if anything does."""
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    if _under_transform():
         return "a torch.func transform is active"
     if torch.compiler.is_compiling():
         return "torch.compile is tracing the call"
@@ -74,6 +76,10 @@ def _hidden(call: Call) -> str | None:
         if tensor is not None and type(tensor) not in _PLAIN:
             return f"a tensor is a {type(tensor).__name__}"
     return "the tensors hold no data" if call.query.is_meta else None
+
+
+def _under_transform() -> bool:
+    return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def _forward_mode() -> bool:

@@ -1,6 +1,7 @@
 """Checks one attention call and fills in its defaults."""
 
 from collections.abc import Sequence
+from math import isfinite
 from typing import NamedTuple
 
 import torch
@@ -11,6 +12,7 @@ from headwise.errors import PatternError
 from headwise.ops.softmax.call import Call
 from headwise.patterns.base import Pattern
 from headwise.patterns.causal import Full
+from headwise.patterns.counts import whole_numbers
 from headwise.patterns.grid import Offset, grids
 from headwise.patterns.lowering import check_sizes
 
@@ -50,7 +52,7 @@ def settle(
     if query.device.type != "meta" and torch.is_autocast_enabled(query.device.type):
         query, key, value = _autocast(query), _autocast(key), _autocast(value)
     if query.ndim != 4:
-        query, key, value = (t.reshape(-1, *t.shape[-3:]) for t in (query, key, value))
+        query, key, value = _one_batch(query), _one_batch(key), _one_batch(value)
     _check_numbers(caller, extras)
     batch, _, q_len, head_dim = query.shape
     places = grids(q_len, key.shape[2], extras.q_offset, extras.kv_offset)
@@ -82,7 +84,14 @@ def pick(index: Sequence[int] | Tensor | slice | int | None, size: int) -> list[
         return None
     if isinstance(index, slice):
         return list(range(size)[index])
-    chosen = [index] if isinstance(index, int) else [int(number) for number in index]
+    if isinstance(index, Tensor) and index.dtype == torch.bool:
+        if index.shape != (size,):
+            raise IndexError(
+                f"attention_weights: a boolean index must be ({size},), got {tuple(index.shape)}"
+            )
+        return [number for number, wanted in enumerate(index.tolist()) if wanted]
+    settled = whole_numbers("attention_weights: rows and heads", index)
+    chosen = [settled] if isinstance(settled, int) else list(settled)
     wrong = [number for number in chosen if not -size <= number < size]
     if wrong:
         raise IndexError(f"attention_weights: index {wrong[0]} is out of range for size {size}")
@@ -90,7 +99,12 @@ def pick(index: Sequence[int] | Tensor | slice | int | None, size: int) -> list[
 
 
 def _check_numbers(caller: str, extras: Extras) -> None:
-    softcap, dropout_p = extras.softcap, extras.dropout_p
+    scale, softcap, dropout_p = extras.scale, extras.softcap, extras.dropout_p
+    if scale is not None and not isfinite(scale):
+        raise ValueError(
+            f"{caller}: scale must be a finite number, got {scale}\n"
+            "  hint: leave scale out for head_dim ** -0.5"
+        )
     if softcap is not None and not softcap > 0:
         raise ValueError(
             f"{caller}: softcap must be above 0, got {softcap}\n"
@@ -208,8 +222,7 @@ def _settle_bias(caller: str, bias: Tensor | None, query: Tensor, key: Tensor) -
     if bias.ndim == 4:
         return bias
     if bias.ndim > 4:
-        bias = bias.expand(*query.shape[:-3], *bias.shape[-3:])
-        return bias.reshape(-1, *bias.shape[-3:])
+        return _one_batch(bias.expand(*query.shape[:-3], *bias.shape[-3:]))
     return bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
 
 
@@ -223,6 +236,11 @@ def _settle_sinks(caller: str, sinks: Tensor | None, query: Tensor) -> Tensor | 
             sinks=sinks,
         )
     return sinks
+
+
+def _one_batch(tensor: Tensor) -> Tensor:
+    """Return the tensor with all leading dimensions joined to one."""
+    return tensor.unsqueeze(0) if tensor.ndim == 3 else tensor.flatten(0, -4)
 
 
 def _autocast(tensor: Tensor) -> Tensor:

@@ -1,0 +1,40 @@
+"""Whole numbers as users give them: one for all samples, or one per sample."""
+
+from collections.abc import Iterable, Sequence
+from operator import index
+from typing import TypeAlias
+
+from torch import Tensor
+
+from headwise.errors import PatternError
+
+Counts: TypeAlias = int | Tensor | Sequence[int]
+Settled: TypeAlias = int | tuple[int, ...]
+
+
+def whole_numbers(name: str, numbers: object) -> Settled:
+    """Return one int, or a tuple with one per sample; refuse flags, fractions and text."""
+    if isinstance(numbers, Tensor):
+        wrong = numbers.is_floating_point() or numbers.is_complex() or "bool" in str(numbers.dtype)
+        if wrong or numbers.ndim > 1:
+            raise _refusal(name, f"shape {tuple(numbers.shape)} {numbers.dtype}")
+        numbers = numbers.tolist()
+    try:
+        if isinstance(numbers, Iterable) and not isinstance(numbers, str | bytes):
+            return tuple(_whole(number) for number in numbers)
+        return _whole(numbers)
+    except TypeError:
+        raise _refusal(name, repr(numbers)) from None
+
+
+def _whole(number: object) -> int:
+    if isinstance(number, bool):
+        raise TypeError
+    return index(number)  # type: ignore[arg-type]
+
+
+def _refusal(name: str, got: str) -> PatternError:
+    return PatternError(
+        f"{name} must be an int or 1-D integers (batch,), got {got}\n"
+        "  hint: give one number of tokens for all samples, or one per sample"
+    )
