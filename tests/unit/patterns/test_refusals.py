@@ -136,14 +136,14 @@ CASES: list[tuple[Callable[[], object], str, str]] = [
     (
         lambda: Documents([0, 0, 1]).dense(2, 4),
         "Documents: queries stand at positions 2 to 3, but document numbers are given for 0 to 2",
-        "give one number per absolute position, cached tokens included; queries numbered apart from "
-        "the keys need q_offset=0",
+        "give one number per absolute position, cached tokens included; queries numbered apart "
+        "from the keys need q_offset=0",
     ),
     (
         lambda: Documents([0, 0, 1]).dense(1, 3, 0, -1),
         "Documents: keys stand at positions -1 to 1, but document numbers are given for 0 to 2",
-        "give one number per absolute position, cached tokens included; queries numbered apart from "
-        "the keys need q_offset=0",
+        "give one number per absolute position, cached tokens included; queries numbered apart "
+        "from the keys need q_offset=0",
     ),
     (
         lambda: Causal().dense(2, 3, torch.tensor([0.5])),
