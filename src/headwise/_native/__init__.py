@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 from headwise.errors import NativeMissingWarning
@@ -11,9 +12,7 @@ kernels: Any = None
 reason: str | None = None
 
 try:
-    from headwise._native import _kernels
-
-    kernels = _kernels
+    kernels = import_module("headwise._native._kernels")
 except ImportError as missing:
     reason = f"the compiled core is missing ({missing})"
 

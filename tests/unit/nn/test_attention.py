@@ -114,9 +114,7 @@ def test_refusals(wrong: Wrong, kind: type[Exception], text: str) -> None:
     assert text in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "sizes", [(12, 5), (0, 1), (12, 0), (12, 4, 3)], ids=lambda sizes: str(sizes)
-)
+@pytest.mark.parametrize("sizes", [(12, 5), (0, 1), (12, 0), (12, 4, 3)], ids=str)
 def test_sizes_that_do_not_fit(sizes: tuple[int, ...]) -> None:
     with pytest.raises(hw.ShapeError, match="MultiHeadAttention: "):
         hw.MultiHeadAttention(sizes[0], sizes[1], num_kv_heads=sizes[2] if sizes[2:] else None)
