@@ -10,7 +10,7 @@ export HEADWISE_MODELS ?= $(CURDIR)/.models
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 BIN := .venv/bin
-CORE := pyproject.toml CMakeLists.txt $(wildcard csrc/*.* csrc/*/*.*)
+CORE := pyproject.toml CMakeLists.txt $(wildcard csrc/*.h csrc/*.cpp csrc/*/*.h csrc/*/*.cpp)
 OBJECTS = $(wildcard build/*/CMakeFiles/kernels_*.dir/csrc/kernels/*.o)
 HOOK := --jaxtyping-packages=headwise,beartype.beartype
 HOOKED := tests/laws tests/parity tests/kernels
@@ -28,6 +28,7 @@ setup: .venv/.ready
 .venv/.ready: .venv/.torch $(CORE)
 	@echo "== building and installing headwise (about a minute)"
 	@$(BIN)/python -m pip install --quiet --editable ".[all]" \
+	  --config-settings=build-dir=build/{wheel_tag} \
 	  --config-settings=cmake.define.HEADWISE_WARNINGS_ARE_ERRORS=ON
 	@touch $@
 
@@ -61,6 +62,7 @@ check: .venv/.ready symbols stubs
 # instruction sets under one name would be merged, and an old processor would run the new code.
 symbols: .venv/.ready
 	@echo "== symbols of the kernels"
+	@test -n "$(OBJECTS)" || { echo "no objects of kernels under build/"; exit 1; }
 	@for object in $(OBJECTS); do \
 	  found=$$(nm --defined-only --extern-only $$object | grep -c ' [TDBRWVu] '); \
 	  if [ "$$found" != 1 ]; then nm -C --defined-only --extern-only $$object; \

@@ -41,14 +41,16 @@ class LiveTiles {
         starts_(std::move(starts)),
         entries_(std::move(entries)),
         bitmaps_(std::move(bitmaps)) {
-    require(size(bitmaps_, 1) == kKeyTile && size(entries_, 1) == 3,
+    require(size(bitmaps_, 1) == kKeyTile && size(entries_, 1) == 3 && size(starts_, 1) > 0,
             "the tables do not describe tiles of these kernels");
+    check_which();
+    check_entries();
   }
 
-  Layout layout(int64_t batches, int64_t q_heads, int64_t query_tiles) const {
+  Layout layout(int64_t batches, int64_t q_heads, int64_t query_tiles, int64_t key_tiles) const {
     require((size(which_, 0) == 1 || size(which_, 0) == batches) &&
                 (size(which_, 1) == 1 || size(which_, 1) == q_heads) &&
-                size(starts_, 1) == query_tiles + 1,
+                size(starts_, 1) == query_tiles + 1 && key_tiles_ <= key_tiles,
             "the live tiles were made for a call of other sizes");
     Layout found;
     found.which = which_.data();
@@ -62,8 +64,37 @@ class LiveTiles {
   }
 
  private:
+  void check_which() const {
+    for (int64_t i = 0; i < size(which_, 0) * size(which_, 1); ++i) {
+      require(which_.data()[i] >= 0 && which_.data()[i] < size(starts_, 0),
+              "a sample names a layout that is not there");
+    }
+  }
+
+  // The kernels rely on runs that lie behind each other and name bitmaps that exist.
+  void check_entries() {
+    for (int64_t row = 0; row < size(starts_, 0); ++row) {
+      const int32_t* starts = starts_.data() + row * size(starts_, 1);
+      require(starts[0] >= 0, "entries start before the first one");
+      for (int64_t tile = 0; tile + 1 < size(starts_, 1); ++tile) {
+        require(starts[tile] <= starts[tile + 1] && starts[tile + 1] <= size(entries_, 0),
+                "entries end behind the last one");
+        int64_t free_from = 0;
+        for (int32_t e = starts[tile]; e < starts[tile + 1]; ++e) {
+          const int32_t* entry = entries_.data() + int64_t{e} * 3;
+          require(entry[0] >= free_from && entry[1] > 0 && entry[2] >= -1 &&
+                      entry[2] < size(bitmaps_, 0),
+                  "an entry overlaps another or names a bitmap that is not there");
+          free_from = int64_t{entry[0]} + entry[1];
+          if (free_from > key_tiles_) key_tiles_ = free_from;
+        }
+      }
+    }
+  }
+
   Table32 which_, starts_, entries_;
   Table64 bitmaps_;
+  int64_t key_tiles_ = 0;
 };
 
 bool has_sizes(const BorrowedTensor& tensor, std::initializer_list<int64_t> sizes) {
@@ -103,9 +134,12 @@ void bind_attend(const BorrowedTensor& query, const BorrowedTensor& key,
               has_sizes(output, {a.batches, a.q_heads, a.q_len, a.value_dim}),
           "query, key, value and output do not fit together");
   if (lse) {
-    const bool dense = a.q_len == 0 || (lse->stride(2) == 1 && lse->stride(1) == a.q_len);
-    require(dense && lse->is_float(3) && has_sizes(*lse, {a.batches, a.q_heads, a.q_len}),
-            "lse must be (batch, q_heads, q_len) float32, contiguous, on the CPU");
+    require(lse->is_float(3) && has_sizes(*lse, {a.batches, a.q_heads, a.q_len}),
+            "lse must be (batch, q_heads, q_len) float32 on the CPU");
+    const int64_t rows = a.q_heads * a.q_len;
+    require(rows == 0 || (lse->stride(2) == 1 && (a.q_heads < 2 || lse->stride(1) == a.q_len) &&
+                          (a.batches < 2 || lse->stride(0) == rows)),
+            "lse must be contiguous");
     a.lse = lse->data<float>();
   }
   if (bias) {
@@ -114,7 +148,8 @@ void bind_attend(const BorrowedTensor& query, const BorrowedTensor& key,
     a.bias = strided<const float>(*bias);
     a.bias_column = bias->stride(3);
   }
-  if (tiles != nullptr) a.layout = tiles->layout(a.batches, a.q_heads, a.query_tiles());
+  if (tiles != nullptr)
+    a.layout = tiles->layout(a.batches, a.q_heads, a.query_tiles(), a.key_tiles());
   nb::gil_scoped_release unlocked;
   attend(a, threads);
 }
@@ -123,6 +158,7 @@ void bind_attend(const BorrowedTensor& query, const BorrowedTensor& key,
 }  // namespace headwise
 
 NB_MODULE(_kernels, m) {
+  nb::set_leak_warnings(false);  // live tiles are kept until the process ends
   m.doc() = "Attention kernels. Checks memory, not meaning: call headwise.attend instead.";
   m.attr("QUERY_TILE") = headwise::kQueryTile;
   m.attr("KEY_TILE") = headwise::kKeyTile;

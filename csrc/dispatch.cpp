@@ -65,7 +65,12 @@ const KernelTable& named(const std::string& name) {
 
 const KernelTable& first_choice() {
   const char* wanted = std::getenv("HEADWISE_ISA");
-  return named(wanted != nullptr && *wanted != '\0' ? wanted : available_sets().back());
+  if (wanted == nullptr || *wanted == '\0') return named(available_sets().back());
+  try {
+    return named(wanted);
+  } catch (const std::invalid_argument& unknown) {
+    throw std::invalid_argument(std::string("HEADWISE_ISA: ") + unknown.what());
+  }
 }
 
 std::atomic<const KernelTable*>& in_use() {

@@ -11,6 +11,7 @@ namespace headwise {
 
 constexpr int64_t kQueryTile = 48;  // queries of a tile: the lanes of the kernels
 constexpr int64_t kKeyTile = 128;   // keys of a tile
+constexpr int64_t kFewQueries = 8;  // up to here keys are split among tasks
 constexpr int64_t kChunkTiles = 2;  // key tiles that one such task takes
 
 // Live tiles of every query tile, as headwise.patterns.tiles describes them.
@@ -60,11 +61,9 @@ struct AttendArgs {
     return (q_len + kQueryTile - 1) / kQueryTile;
   }
   HEADWISE_INLINE int64_t key_tiles() const noexcept { return (kv_len + kKeyTile - 1) / kKeyTile; }
-  // Whether keys are split among tasks: with one or a few queries, and with some against many keys.
-  // Below, a tile has too few rows; above, heads and tiles keep all threads busy.
-  HEADWISE_INLINE bool splits_keys() const noexcept {
-    return kv_len > 0 && (q_len <= 4 || (q_len <= 16 && kv_len > 2 * kChunkTiles * kKeyTile));
-  }
+  // Whether keys are split among tasks. It depends on the number of queries alone, so that keys
+  // padded on the right change no bits. With more, a tile has rows enough and needs no merging.
+  HEADWISE_INLINE bool splits_keys() const noexcept { return kv_len > 0 && q_len <= kFewQueries; }
   HEADWISE_INLINE int64_t chunks() const noexcept {
     return (key_tiles() + kChunkTiles - 1) / kChunkTiles;
   }

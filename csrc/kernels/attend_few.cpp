@@ -11,11 +11,11 @@ constexpr int64_t kRegs = 4;  // registers of keys, or of value columns, beside 
 
 // ---- scores -----------------------------------------------------------------------------------
 
-// kQueries queries x kRegs keys; the lanes run along head_dim.
 // Keys and values are asked for this many ahead: where several queries share a key, the processor's
 // own prefetcher falls behind by half. Found by measurement; addresses past the end are harmless.
 constexpr int64_t kAhead = 24;
 
+// kQueries queries x kRegs keys; the lanes run along head_dim.
 template <int64_t kQueries>
 struct Products {
   Vec::Reg sum[kQueries][kRegs];
@@ -327,7 +327,7 @@ void merge_row(const AttendArgs& a, int64_t task, const float* partials) noexcep
   float total = 0.0F;
   for (int64_t c = 0; c < a.chunks(); ++c) {
     const float* part = partial(c);
-    if (part[0] == kMinusInfinity) continue;
+    if (part[1] == 0.0F) continue;  // sees nothing here; a NaN it does see is in the sum
     const float weight = exp2_of_one((part[0] - highest) * kLog2E);
     total += part[1] * weight;
     for (int64_t v = 0; v < a.value_dim; ++v) output[v] += part[2 + v] * weight;

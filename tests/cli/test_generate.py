@@ -6,6 +6,7 @@ import pytest
 import torch
 import transformers
 
+from tests.cli.folders import LLAMA, save
 from tests.cli.typed import typed
 
 PROMPT = "Attention, "
@@ -112,3 +113,10 @@ def test_it_stops_where_the_model_ends_the_text(
     found = as_json(str(writer), PROMPT)
     assert found["ended"]
     assert found["tokens"].index(fourth) == len(found["tokens"]) - 1
+
+
+def test_stats_name_the_backend_that_ran(tmp_path: Path) -> None:
+    config = transformers.Gemma2Config(**LLAMA, sliding_window=8, attn_logit_softcapping=2.0)
+    folder = save(transformers.Gemma2ForCausalLM(config), tmp_path)
+    stats = as_json(str(folder), PROMPT, "--max-new-tokens", "3")["stats"]
+    assert (stats["prefill_backend"], stats["decode_backend"]) == ("reference", "reference")

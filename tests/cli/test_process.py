@@ -3,6 +3,8 @@
 import os
 import pty
 import signal
+import subprocess
+import sys
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -95,3 +97,22 @@ def test_the_quick_bench_runs_whole() -> None:
     output, complaint = process.communicate(timeout=240)
     assert (process.returncode, complaint) == (0, "")
     assert len(output.splitlines()) == 2 + 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("line", "code", "says"),
+    [
+        ("HEADWISE_ISA=mmx {headwise} info", 1, "HEADWISE_ISA: instruction set 'mmx'"),
+        ("{headwise} generate $'caf\\xe9'", 2, "is not valid UTF-8"),
+        ("{headwise} info > /dev/full", 1, "No space left on device"),
+        ("{headwise} info >&-", 0, ""),
+        ("PYTHONIOENCODING=ascii {headwise} info", 0, ""),
+    ],
+)
+def test_what_a_shell_can_do_to_a_command(line: str, code: int, says: str) -> None:
+    command = line.format(headwise=f"{sys.executable} -m headwise.cli")
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr

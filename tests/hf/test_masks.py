@@ -127,11 +127,16 @@ def test_an_unknown_function_is_spelled_out_and_named() -> None:
     assert torch.equal(ours.spelled(), both.expand(2, 1, 5, 5))
 
 
-def test_only_a_mask_that_forbids_nothing_is_left_out() -> None:
+def test_no_mask_is_left_out() -> None:
     full = theirs.bidirectional_mask_function
-    assert mask(1, 5, 5, mask_function=full, allow_is_bidirectional_skip=True) is None
-    assert mask(1, 5, 5, mask_function=full) is not None
-    assert mask(1, 5, 5) is not None
+    for function in (full, theirs.causal_mask_function):
+        ours = mask(
+            *(1, 5, 5),
+            mask_function=function,
+            allow_is_bidirectional_skip=True,
+            allow_is_causal_skip=True,
+        )
+        assert isinstance(ours, PatternMask)
 
 
 def test_booleans_are_taken_as_they_are() -> None:

@@ -13,6 +13,7 @@ import transformers
 from torch import nn
 from transformers.masking_utils import create_causal_mask
 
+import headwise as hw
 from headwise import hf
 from headwise.errors import BackendRefused, ShapeError
 from headwise.hf.attention import attention
@@ -192,3 +193,18 @@ def test_importing_headwise_does_not_import_transformers() -> None:
 
 def _bloom_config() -> transformers.BloomConfig:
     return transformers.BloomConfig(hidden_size=8, n_head=2, n_layer=1, vocab_size=20)
+
+
+def test_a_module_that_does_not_say_is_not_taken_for_causal() -> None:
+    """Cross attention without a mask and without an attribute is_causal sees every key (B30)."""
+    query, key = torch.randn(1, 4, 5, 8), torch.randn(1, 4, 5, 8)
+    output, _ = attention(torch.nn.Identity(), query, key, key, None)
+    torch.testing.assert_close(output, hw.attend(query, key, key).transpose(1, 2))
+
+
+def test_every_spelling_of_the_name_is_refused_for_models_of_their_own_code() -> None:
+    hf.register()
+    model = transformers.BloomModel(transformers.BloomConfig(hidden_size=24, n_layer=1, n_head=6))
+    for name in ("headwise", {"": "headwise"}):
+        with pytest.raises(hw.BackendRefused, match="BloomModel attends by its own code"):
+            model.set_attn_implementation(name)

@@ -45,6 +45,8 @@ class Family:
 FAMILIES = {
     "bert": Family("BertConfig", "AutoModel", {**_TEXT, **_WIDE}),
     "roberta": Family("RobertaConfig", "AutoModel", {**_TEXT, **_WIDE}),
+    # Its attention has no attribute is_causal, so nothing may be guessed from one.
+    "splinter": Family("SplinterConfig", "AutoModel", {**_TEXT, **_WIDE}, "eager"),
     "modernbert": Family(
         "ModernBertConfig",
         "AutoModel",
@@ -117,7 +119,7 @@ FAMILIES = {
 }
 DECODERS = [name for name, family in FAMILIES.items() if family.auto == "AutoModelForCausalLM"]
 PAIRS = ["t5", "bart", "marian"]
-ENCODERS = ["bert", "roberta", "modernbert"]
+ENCODERS = ["bert", "roberta", "modernbert", "splinter"]
 
 
 def tiny(name: str, implementation: str = "headwise", **changes: Any) -> Any:

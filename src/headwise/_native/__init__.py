@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-from headwise.errors import NativeMissingWarning
+from headwise.errors import BackendRefused, NativeMissingWarning
 
 kernels: Any = None
 reason: str | None = None
@@ -21,7 +21,14 @@ _warned = False
 
 def isa() -> str | None:
     """Name the instruction set in use; ``None`` without the compiled core."""
-    return None if kernels is None else kernels.isa()
+    if kernels is None:
+        return None
+    try:
+        name: str = kernels.isa()
+    except ValueError as unknown:
+        hint = "set HEADWISE_ISA to one of them, or leave it out for the best"
+        raise BackendRefused(f"{unknown}\n  hint: {hint}") from unknown
+    return name
 
 
 def available() -> list[str]:

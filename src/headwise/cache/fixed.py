@@ -34,6 +34,10 @@ class FixedStorage(Storage):
         )
 
     @override
+    def forget(self) -> None:
+        self.crop(0)
+
+    @override
     def reorder(self, index: Tensor) -> None:
         if self._key is None or self._value is None:
             return

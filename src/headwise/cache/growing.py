@@ -39,5 +39,13 @@ class GrowingStorage(Storage):
     @override
     def reorder(self, index: Tensor) -> None:
         if self._key is not None and self._value is not None:
-            self._key = self._key.index_select(0, index.to(self._key.device))
-            self._value = self._value.index_select(0, index.to(self._value.device))
+            self._key = _chosen(self._key, index)
+            self._value = _chosen(self._value, index)
+
+
+def _chosen(stored: Tensor, index: Tensor) -> Tensor:
+    chosen = stored.index_select(0, index.to(stored.device))
+    if not torch.is_inference_mode_enabled():
+        return chosen
+    # A tensor made in inference mode could not be written to outside it.
+    return empty_like(chosen, chosen.shape[2]).copy_(chosen)

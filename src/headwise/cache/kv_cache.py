@@ -50,9 +50,9 @@ class KVCache:
     """
 
     def __init__(self, *, capacity: int | None = None) -> None:
-        if capacity is not None and capacity < 1:
+        if capacity is not None and (not _is_int(capacity) or capacity < 1):
             raise CacheError(
-                f"KVCache: capacity must be at least 1 token, got {capacity}\n"
+                f"KVCache: capacity must be an int of at least 1 token, got {capacity!r}\n"
                 "  hint: leave capacity out for a cache that grows"
             )
         self.capacity = capacity
@@ -113,7 +113,7 @@ class KVCache:
             if key is None or value is None:
                 stored = self.stored(layer)
             else:
-                stored = self.append(key, value, layer=layer)
+                stored = self._append(key, value, layer, tracked=query.requires_grad)
             return attend(
                 query,
                 stored.key,
@@ -134,10 +134,7 @@ class KVCache:
         Raises:
             CacheError: As ``attend``; nothing is stored then.
         """
-        storage = self._layers.get(layer) or self._fresh()
-        storage.append(key, value)
-        self._layers[layer] = storage
-        return Stored(storage.key, storage.value)
+        return self._append(key, value, layer, tracked=False)
 
     def stored(self, layer: int = 0) -> Stored:
         """Return what a layer holds, without a copy.
@@ -145,7 +142,7 @@ class KVCache:
         Raises:
             CacheError: The layer holds nothing yet.
         """
-        if layer not in self._layers:
+        if layer not in self._layers or not self._layers[layer].is_made:
             raise CacheError(
                 f"KVCache: layer {layer} holds nothing; layers {sorted(self._layers)} do\n"
                 "  hint: give key and value in the first call"
@@ -170,9 +167,9 @@ class KVCache:
         Raises:
             CacheError: A negative length.
         """
-        if length < 0:
+        if not _is_int(length) or length < 0:
             raise CacheError(
-                f"KVCache.crop: length must not be negative, got {length}\n"
+                f"KVCache.crop: length must be an int of at least 0, got {length!r}\n"
                 "  hint: say how many tokens to keep, as in crop(cache.length() - 1)"
             )
         for storage in self._layers.values():
@@ -187,7 +184,7 @@ class KVCache:
         Raises:
             CacheError: Indices that name no sample; another batch size with a fixed capacity.
         """
-        batches = {storage.key.shape[0] for storage in self._layers.values()}
+        batches = {storage.key.shape[0] for storage in self._layers.values() if storage.is_made}
         if index.ndim != 1 or index.is_floating_point() or index.dtype == torch.bool:
             raise CacheError(
                 f"KVCache.reorder: index must be 1-D integers, got {tuple(index.shape)} "
@@ -205,7 +202,7 @@ class KVCache:
                     f"got {index.numel()} indices\n  hint: leave out capacity to change the batch"
                 )
         for storage in self._layers.values():
-            storage.reorder(index)
+            storage.reorder(index.long())
 
     def reset(self) -> None:
         """Forget all tokens; modules keep their layers.
@@ -213,10 +210,8 @@ class KVCache:
         Growing room is given back, and the next call may bring another batch; fixed room stays
         where it is, for the same batch.
         """
-        if self.capacity is None:
-            self._layers.clear()
-        else:
-            self.crop(0)
+        for storage in self._layers.values():
+            storage.forget()
 
     @property
     def nbytes(self) -> int:
@@ -228,19 +223,28 @@ class KVCache:
         lengths = {layer: storage.length for layer, storage in sorted(self._layers.items())}
         return f"KVCache({room}, lengths={lengths}, {self.nbytes:,} bytes)"
 
-    def _fresh(self) -> Storage:
-        return GrowingStorage() if self.capacity is None else FixedStorage(self.capacity)
+    def _append(self, key: Tensor, value: Tensor, layer: int, *, tracked: bool) -> Stored:
+        storage = self._layers.get(layer)
+        if storage is None:
+            storage = GrowingStorage() if self.capacity is None else FixedStorage(self.capacity)
+        storage.append(key, value, tracked=tracked)
+        self._layers[layer] = storage
+        return Stored(storage.key, storage.value)
 
     @contextmanager
     def _undone_on_failure(self, layer: int) -> Iterator[None]:
         """Take back what was appended when the attention that follows fails."""
         before = self._layers.get(layer)
-        length = before.length if before else 0
+        state = None if before is None else before.state
         try:
             yield
         except BaseException:
-            if before is None:
+            if before is None or state is None:
                 self._layers.pop(layer, None)
             else:
-                before.crop(length)
+                before.restore(state)
             raise
+
+
+def _is_int(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool)

@@ -1,5 +1,6 @@
 """Which module owns which layer of a cache."""
 
+from typing import Any, NoReturn
 from weakref import ReferenceType, ref
 
 from headwise.errors import CacheError
@@ -34,3 +35,18 @@ class Slots:
     def _first_free(self, used: set[int]) -> int:
         taken = used | {n for n, known in self._owners.items() if known() is not None}
         return next(n for n in range(len(taken) + 1) if n not in taken)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Slots":
+        """Give the layers to the copies of their owners where those are copied along."""
+        copied = Slots()
+        for layer, known in self._owners.items():
+            owner = known()
+            if owner is not None:
+                copied._owners[layer] = ref(memo.get(id(owner), owner))
+        return copied
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "KVCache: cannot be pickled, for its layers belong to modules of this process\n"
+            "  hint: copy.deepcopy copies it within the process"
+        )

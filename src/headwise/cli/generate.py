@@ -2,15 +2,16 @@
 
 import json
 import sys
+from collections import Counter
 from typing import Annotated, Any
 
 import torch
 import typer
 
-import headwise as hw
+from headwise import _native
 from headwise.cli import demo_models
 from headwise.cli.continuation import Continuation, Sampling, continue_text
-from headwise.cli.failures import WrongInput
+from headwise.cli.failures import WrongInput, check_text
 from headwise.cli.models import Source, source, text_model
 from headwise.cli.output import show, table
 
@@ -37,7 +38,9 @@ def generate(  # noqa: PLR0913 (one parameter per option)
     top_p: Annotated[
         float | None, typer.Option(min=0.0, max=1.0, help="Draw among the likeliest up to a share.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of the draw.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=2**63 - 1, help="Seed of the draw.")
+    ] = None,
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="Compute all anew for each token, to see the cost.")
     ] = False,
@@ -53,6 +56,7 @@ def generate(  # noqa: PLR0913 (one parameter per option)
     """
     model, prompt = _two(words)
     sampling = Sampling(temperature, top_k, top_p, seed)
+    check_text(prompt)
     if not prompt.strip():
         raise WrongInput("the prompt is empty; give a text to continue")
     if not sampling.draws and (seed, top_k, top_p) != (None, None, None):
@@ -63,7 +67,7 @@ def generate(  # noqa: PLR0913 (one parameter per option)
     tokens = opened.tokenizer(prompt, return_tensors="pt", return_token_type_ids=False)
     _check_room(opened, int(tokens["input_ids"].shape[1]), max_new_tokens)
     written = continue_text(
-        loaded := text_model(opened),
+        text_model(opened),
         opened,
         tokens,
         max_new_tokens=max_new_tokens,
@@ -71,7 +75,7 @@ def generate(  # noqa: PLR0913 (one parameter per option)
         use_cache=not no_cache,
         emit=_silent if as_json else _Typewriter(prompt),
     )
-    figures = _figures(opened.name, loaded, written)
+    figures = _figures(opened.name, written)
     if as_json:
         text = {"prompt": prompt, "text": written.text, "tokens": written.tokens}
         print(json.dumps({"model": opened.name, **text, "ended": written.ended, "stats": figures}))
@@ -120,10 +124,9 @@ def _silent(piece: str) -> None:
     """Write nothing: the whole text goes into the JSON object."""
 
 
-def _figures(name: str, model: Any, written: Continuation) -> dict[str, Any]:
+def _figures(name: str, written: Continuation) -> dict[str, Any]:
     new = len(written.tokens)
     prefill, decode = written.prefill_seconds, written.decode_seconds
-    ran = _backends(model.config, written.prompt_tokens, written.cache_bytes is not None)
     return {
         "model": name,
         "prompt_tokens": written.prompt_tokens,
@@ -133,27 +136,18 @@ def _figures(name: str, model: Any, written: Continuation) -> dict[str, Any]:
         "decode_seconds": round(decode, 4),
         "decode_tokens_per_second": round((new - 1) / decode, 1) if new > 1 else None,
         "cache_bytes": written.cache_bytes,
-        **ran,
+        "prefill_backend": _worded(written.prefill_backends),
+        "decode_backend": _worded(written.decode_backends),
+        "instruction_set": _native.isa(),
+        "threads": torch.get_num_threads(),
     }
 
 
-def _backends(config: Any, prompt_tokens: int, cached: bool) -> dict[str, Any]:
-    """Ask for the plan of one attention call of this model's shape, in prefill and in decode."""
-    heads = config.num_attention_heads
-    kv_heads = getattr(config, "num_key_value_heads", None) or heads
-    dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-    kv = torch.zeros(1, kv_heads, prompt_tokens, dim)
-    with torch.no_grad():
-        prefill = hw.explain(torch.zeros(1, heads, prompt_tokens, dim), kv, kv, hw.Causal())
-        decode = (
-            hw.explain(torch.zeros(1, heads, 1, dim), kv, kv, hw.Causal()) if cached else prefill
-        )
-    return {
-        "prefill_backend": prefill.backend,
-        "decode_backend": decode.backend,
-        "instruction_set": decode.isa,
-        "threads": decode.threads,
-    }
+def _worded(ran: Counter[str]) -> str | None:
+    """Name the backends that took the attention calls, the busiest first."""
+    if len(ran) < 2:
+        return next(iter(ran), None)
+    return ", ".join(f"{name} ({calls} calls)" for name, calls in ran.most_common())
 
 
 def _readable(value: Any) -> str:

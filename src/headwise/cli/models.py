@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 
 import headwise.hf
 from headwise.cli.failures import Unable, WrongInput, first_line
@@ -152,5 +151,5 @@ def _refusing(model: str) -> Iterator[None]:
         yield
     except ImportError as error:
         raise Unable(f"opening {model} needs a package: {first_line(error)}") from error
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+    except Exception as error:
         raise WrongInput(f"cannot open the model {model}: {first_line(error)}") from error

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from headwise.hf.register import register
 from headwise.hf.report import Report, Row, report
+from headwise.hf.requirement import require_transformers
 
 if TYPE_CHECKING:
     from headwise.hf.cache import Cache
@@ -16,6 +17,7 @@ __all__ = ["Cache", "Report", "Row", "register", "report"]
 
 def __getattr__(name: str) -> object:
     if name == "Cache":
+        require_transformers()
         from headwise.hf.cache import Cache
 
         return Cache

@@ -72,7 +72,8 @@ def attention(  # noqa: PLR0913
     """Attend for one module; registered with transformers under ``"headwise"``.
 
     A mask says everything about who may attend to whom. Without one, ``is_causal`` of the call or
-    the module counts (``True`` where neither says so, as in transformers), and the window.
+    the module counts, and the window; where neither says so, every query sees every key, as in the
+    eager code of transformers.
 
     Returns:
         The output (batch, q_len, heads, value_dim), and the attention weights before dropout
@@ -120,7 +121,7 @@ def _who(
     """Return the pattern, a bias, and where the queries and keys stand."""
     q_len, kv_len = query.shape[2], key.shape[2]
     if given is None:
-        causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+        causal = bool(getattr(module, "is_causal", False) if is_causal is None else is_causal)
         return unmasked(causal, q_len, kv_len, window), None, None, 0
     if not isinstance(given, PatternMask):
         pattern, bias = from_tensor(given, query.dtype)
@@ -129,7 +130,8 @@ def _who(
         raise ShapeError(
             f"attn_implementation='headwise': {type(module).__name__} was given a mask for "
             f"{given.shape[2]} queries and {given.shape[3]} keys, but has {q_len} and {kv_len}\n"
-            "  hint: the attention mask of the model must cover the cached tokens, too"
+            "  hint: the attention mask of the model must cover the cached tokens, too; an "
+            "encoder-decoder model takes EncoderDecoderCache(hf.Cache(), hf.Cache())"
         )
     notes.pop(module, None)
     if given.note is not None:

@@ -7,7 +7,7 @@ from headwise.hf.asked import Asked
 from headwise.hf.families import refuse_config, wholly_served
 from headwise.hf.masks import MaskFunction, needed, padding, pattern_of
 from headwise.hf.pattern_mask import PatternMask
-from headwise.patterns import Causal, Full, Pattern
+from headwise.patterns import Causal, Pattern
 
 
 @torch.compiler.disable(  # type: ignore[no-untyped-call, untyped-decorator]
@@ -22,21 +22,20 @@ def mask(  # noqa: PLR0913
     kv_offset: int | Tensor = 0,
     mask_function: MaskFunction | None = None,
     attention_mask: Tensor | None = None,
-    allow_is_bidirectional_skip: bool = False,
     use_vmap: bool = False,
     device: torch.device | str = "cpu",
     config: object = None,
     **_: object,
-) -> Tensor | None:
+) -> Tensor:
     """Make the mask of one forward pass; registered with transformers under ``"headwise"``.
 
     Arguments are those of transformers' mask functions; ``dtype``, ``local_size`` and
-    ``allow_is_causal_skip`` say nothing about who may attend to whom and are taken and left.
+    the permissions to return no mask at all say nothing about who may attend to whom and are taken
+    and left: a module that finds no mask would have to guess whether it is causal.
 
     Returns:
-        A ``PatternMask``, or ``None`` where every query sees every key and transformers allows
-        that. One query on an accelerator gets a boolean tensor, since transformers compiles that
-        step.
+        A ``PatternMask``. One query on an accelerator gets a boolean tensor, since transformers
+        compiles that step.
 
     Raises:
         BackendRefused: A model that attends by its own code.
@@ -56,8 +55,6 @@ def mask(  # noqa: PLR0913
     pattern = needed(pattern, asked)
     if attention_mask is not None:
         pattern = (pattern & padding(attention_mask, asked)).simplified()
-    if isinstance(pattern, Full) and allow_is_bidirectional_skip:
-        return None
     note = ", ".join(asked.unknown)
     made = PatternMask(
         pattern,

@@ -4,6 +4,7 @@ from functools import wraps
 from typing import TYPE_CHECKING
 
 from headwise.hf.families import refuse_own_attention
+from headwise.hf.requirement import require_transformers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -25,6 +26,7 @@ def register() -> None:
         >>> hw.hf.register()
         >>> model = AutoModel.from_config(BertConfig(), attn_implementation="headwise")
     """
+    require_transformers()
     from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
     from headwise.hf.attention import attention
@@ -56,7 +58,8 @@ def _guard(model_class: "type[PreTrainedModel]") -> None:
         attn_implementation: "str | dict[str, str]",
         allow_all_kernels: bool = False,
     ) -> None:
-        if attn_implementation == _NAME:
+        names = attn_implementation
+        if names == _NAME or (isinstance(names, dict) and names.get("") == _NAME):
             for part in self.modules():
                 if isinstance(part, model_class):
                     refuse_own_attention(type(part))

@@ -9,16 +9,17 @@ from torch import Tensor, nn
 from headwise._checks import refuse_shapes
 from headwise._dims import Hidden, Key, Memory, Query, Split, Value
 from headwise.cache import KVCache
-from headwise.errors import CacheError, ShapeError
+from headwise.errors import CacheError, PatternError, ShapeError
 from headwise.ops import attend
 from headwise.patterns import Dense, KeyMask, Pattern
+from headwise.patterns.lowering import pattern_name
 
 _RENAMED = {
-    "Q": "query",
-    "K": "key",
-    "V": "value",
-    "key_padding_mask": "kv_mask (True = real token, so turn it round with ~)",
-    "attn_mask": "mask (True = may attend) or bias (numbers added to the scores)",
+    "Q": "query=",
+    "K": "key=",
+    "V": "value=",
+    "key_padding_mask": "kv_mask= (True = real token, so turn it round with ~)",
+    "attn_mask": "mask= (True = may attend) or bias= (numbers added to the scores)",
     "is_causal": "pattern=headwise.Causal()",
     "need_weights": "headwise.attention_weights, with the q and k of layer.project(…)",
     "average_attn_weights": "headwise.attention_weights, with the q and k of layer.project(…)",
@@ -82,7 +83,19 @@ class MultiHeadAttention(nn.Module):
         self.d_model = d_model
         self.num_heads = num_heads
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        _check_sizes(d_model, num_heads, self.num_kv_heads, head_dim)
+        _check_sizes(
+            d_model=d_model,
+            num_heads=num_heads,
+            num_kv_heads=self.num_kv_heads,
+            head_dim=head_dim,
+            value_dim=value_dim,
+            kv_dim=kv_dim,
+        )
+        if pattern is not None and not isinstance(pattern, Pattern):
+            raise PatternError(
+                f"MultiHeadAttention: pattern must be a Pattern, got {type(pattern).__name__}\n"
+                "  hint: headwise.Causal(), headwise.Window(…), or a mask as headwise.Dense(mask)"
+            )
         if not 0.0 <= dropout <= 1.0:
             raise ValueError(
                 f"MultiHeadAttention: dropout must lie between 0 and 1, got {dropout}\n"
@@ -198,7 +211,7 @@ class MultiHeadAttention(nn.Module):
     def extra_repr(self) -> str:
         """Return the sizes that the projections do not show."""
         shown = f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}, d_k={self.d_k}"
-        return shown if self.pattern is None else f"{shown}, pattern={self.pattern!r}"
+        return shown if self.pattern is None else f"{shown}, pattern={pattern_name(self.pattern)}"
 
     def _joined(
         self, mask: Tensor | None, kv_mask: Tensor | None, pattern: Pattern | None
@@ -231,14 +244,15 @@ def _split(x: Tensor, heads: int) -> Split:
     return x.view(*x.shape[:-1], heads, x.shape[-1] // heads).transpose(-3, -2)
 
 
-def _check_sizes(d_model: int, num_heads: int, num_kv_heads: int, head_dim: int | None) -> None:
-    if min(d_model, num_heads, num_kv_heads, 1 if head_dim is None else head_dim) < 1:
-        raise ShapeError(
-            "MultiHeadAttention: sizes must be at least 1, got "
-            f"d_model={d_model}, num_heads={num_heads}, num_kv_heads={num_kv_heads}, "
-            f"head_dim={head_dim}"
-        )
-    if head_dim is None and d_model % num_heads:
+def _check_sizes(**sizes: int | None) -> None:
+    wrong = {name: size for name, size in sizes.items() if size is not None and size < 1}
+    if wrong:
+        listed = ", ".join(f"{name}={size}" for name, size in wrong.items())
+        raise ShapeError(f"MultiHeadAttention: sizes must be at least 1, got {listed}")
+    d_model, num_heads, num_kv_heads = (
+        sizes[name] or 1 for name in ("d_model", "num_heads", "num_kv_heads")
+    )
+    if sizes["head_dim"] is None and d_model % num_heads:
         raise ShapeError(
             f"MultiHeadAttention: num_heads must divide d_model, got {num_heads} and {d_model}\n"
             "  hint: choose another number of heads, or give head_dim"
@@ -265,7 +279,7 @@ def _refuse_arguments(names: Mapping[str, object]) -> TypeError:
     if not names:
         return TypeError("MultiHeadAttention.forward: query is missing")
     known = "\n".join(
-        f"  hint: {name} is called {_RENAMED[name]} here" for name in names if name in _RENAMED
+        f"  hint: instead of {name} use {_RENAMED[name]}" for name in names if name in _RENAMED
     )
     listed = ", ".join(names)
     return TypeError(f"MultiHeadAttention.forward: there is no argument {listed}\n{known}".rstrip())

@@ -7,6 +7,7 @@ from headwise.ops.softmax import (
     attend_with_lse,
     attention_weights,
     explain,
+    tally,
 )
 
-__all__ = ["Attended", "Plan", "attend", "attend_with_lse", "attention_weights", "explain"]
+__all__ = ["Attended", "Plan", "attend", "attend_with_lse", "attention_weights", "explain", "tally"]

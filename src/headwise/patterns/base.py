@@ -47,6 +47,11 @@ class Pattern(ABC):
         return None
 
     @property
+    def nbytes(self) -> int:
+        """Memory held by tensors inside the pattern, in bytes."""
+        return 0
+
+    @property
     def shift_invariant(self) -> bool:
         """Whether the rule depends on the distance between two positions only."""
         return False
@@ -119,12 +124,12 @@ class Pattern(ABC):
             rows: Indices of the queries wanted, (rows,) int64; ``None`` = all.
             heads: Indices of the heads wanted; ``None`` = all that differ.
         """
-        q_index = torch.arange(places[0].q_len) if rows is None else rows
+        q_index = torch.arange(places[0].q_len, device="cpu") if rows is None else rows
         shape = torch.Size((len(q_index), places[0].kv_len))
 
         def spell(plain: Pattern, batch: int) -> Allowed:
             grid = places[batch if len(places) > 1 else 0]
-            kv_pos = torch.arange(grid.kv_len).unsqueeze(0) + grid.kv_offset
+            kv_pos = torch.arange(grid.kv_len, device="cpu").unsqueeze(0) + grid.kv_offset
             q_pos = q_index.unsqueeze(1) + grid.q_offset
             return plain.placed(grid)._allows(q_pos, kv_pos).expand(shape)
 
@@ -163,8 +168,9 @@ class Pattern(ABC):
         spread = num_heads not in (None, 1)
         wanted = heads if heads is not None and spread else range(num_heads or 1)
         parts = [spell(self.sample(b, h), b) for b in range(count) for h in wanted]
-        stacked = torch.stack(parts) if parts else torch.zeros(0, *shape, dtype=torch.bool)
-        return stacked.view(count, len(wanted), *shape)
+        if not parts:
+            return torch.zeros(count, len(wanted), *shape, dtype=torch.bool, device="cpu")
+        return torch.stack(parts).view(count, len(wanted), *shape)
 
     def __and__(self, other: "Pattern") -> "Pattern":
         from headwise.patterns.combine import Both

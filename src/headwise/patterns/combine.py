@@ -44,6 +44,11 @@ class _Pair(Pattern):
 
     @property
     @override
+    def nbytes(self) -> int:
+        return self.first.nbytes + self.second.nbytes
+
+    @property
+    @override
     def shift_invariant(self) -> bool:
         return self.first.shift_invariant and self.second.shift_invariant
 
@@ -117,6 +122,11 @@ class Not(Pattern):
     @override
     def num_heads(self) -> int | None:
         return self.inner.num_heads
+
+    @property
+    @override
+    def nbytes(self) -> int:
+        return self.inner.nbytes
 
     @property
     @override

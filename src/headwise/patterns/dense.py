@@ -11,14 +11,15 @@ from typing_extensions import override
 from headwise._dims import Allowed, Positions
 from headwise.errors import PatternError
 from headwise.patterns.base import Pattern, Reach
-from headwise.patterns.content import Content, Numbers
+from headwise.patterns.content import Content, Numbers, as_tensor
 from headwise.patterns.grid import Grid
-from headwise.patterns.intervals import Intervals, runs
+from headwise.patterns.intervals import joined, runs
+from headwise.patterns.tiles import KEY_TILE
 
 
 def as_mask(caller: str, mask: Numbers) -> Tensor:
     """Return a mask as booleans; numbers must all be 0 or 1, others are refused."""
-    source = torch.as_tensor(mask)
+    source = as_tensor(mask)
     if source.dtype == torch.bool:
         return source
     if source.is_complex() or not bool(((source == 0) | (source == 1)).all()):
@@ -62,6 +63,12 @@ class KeyMask(Pattern):
     def batch_size(self) -> int | None:
         return self.mask.tensor.shape[0] if self.mask.tensor.ndim == 2 else None
 
+    @property
+    @override
+    def nbytes(self) -> int:
+        held: int = self.mask.nbytes
+        return held
+
     @override
     def sample(self, batch: int, head: int) -> Pattern:
         mask = self.mask.tensor
@@ -87,11 +94,11 @@ class KeyMask(Pattern):
 
     @override
     def reach(self, first: int, last: int) -> Reach:
-        return Reach(self._real, self._real)
+        return self._reach
 
     @cached_property
-    def _real(self) -> Intervals:
-        return _moved(runs(self.mask.tensor.tolist()), self._first_key)
+    def _reach(self) -> Reach:
+        return _coarse(self.mask.tensor, self.mask.tensor, self._first_key)
 
 
 @dataclass(frozen=True)
@@ -120,7 +127,7 @@ class Dense(Pattern):
                 f"Dense: mask must be (q_len, kv_len) or four dimensions that broadcast to "
                 f"(batch, heads, q_len, kv_len), got {tuple(mask.shape)}\n"
                 "  hint: say which axis is missing with mask[:, None] or mask[None]; "
-                "a padding mask (batch, kv_len) is KeyMask(mask)"
+                "a padding mask (batch, kv_len) is KeyMask(mask), in a layer kv_mask="
             )
         object.__setattr__(self, "mask", Content(mask, torch.bool))
 
@@ -133,6 +140,12 @@ class Dense(Pattern):
     @override
     def num_heads(self) -> int | None:
         return self.mask.tensor.shape[1] if self.mask.tensor.ndim == 4 else None
+
+    @property
+    @override
+    def nbytes(self) -> int:
+        held: int = self.mask.nbytes
+        return held
 
     @override
     def sample(self, batch: int, head: int) -> Pattern:
@@ -148,7 +161,8 @@ class Dense(Pattern):
             raise PatternError(
                 f"Dense: the mask must broadcast to {grid.q_len} queries and {grid.kv_len} keys, "
                 f"got {rows} and {columns}\n"
-                "  hint: cut the mask to the call; a mask over keys alone is KeyMask(mask)"
+                "  hint: cut the mask to the call; a mask over keys alone is KeyMask(mask), "
+                "in a layer kv_mask="
             )
         spelled = self.mask.tensor.expand(grid.q_len, grid.kv_len)
         found = Dense(spelled)
@@ -165,10 +179,19 @@ class Dense(Pattern):
     def reach(self, first: int, last: int) -> Reach:
         row, column = self._first
         rows = self.mask.tensor[max(first - row, 0) : last - row + 1]
-        return Reach(
-            _moved(runs(rows.any(0).tolist()), column), _moved(runs(rows.all(0).tolist()), column)
-        )
+        return _coarse(rows.any(0), rows.all(0), column)
 
 
-def _moved(pieces: Intervals, distance: int) -> Intervals:
-    return tuple((low + distance, high + distance) for low, high in pieces)
+def _coarse(some: Tensor, every: Tensor, first: int) -> Reach:
+    """Return the ranges in which flags are set, without small gaps and without small pieces.
+
+    A mask full of holes would otherwise fall into as many ranges as it has keys.
+    """
+    return Reach(
+        tuple((low + first, high + first) for low, high in joined(runs(some.tolist()), KEY_TILE)),
+        tuple(
+            (low + first, high + first)
+            for low, high in runs(every.tolist())
+            if high - low >= KEY_TILE or low == 0 or high == len(every)
+        ),
+    )

@@ -11,7 +11,7 @@ from typing_extensions import override
 from headwise._dims import Allowed, Positions
 from headwise.errors import PatternError
 from headwise.patterns.base import Pattern, Reach
-from headwise.patterns.content import Content, Numbers
+from headwise.patterns.content import Content, Numbers, as_tensor
 from headwise.patterns.grid import Grid
 from headwise.patterns.intervals import NOTHING
 
@@ -61,6 +61,12 @@ class Documents(Pattern):
     def batch_size(self) -> int | None:
         parts = (self.ids, self.kv_ids or self.ids)
         return max((c.tensor.shape[0] for c in parts if c.tensor.ndim == 2), default=None)
+
+    @property
+    @override
+    def nbytes(self) -> int:
+        held: int = self.ids.nbytes + (0 if self.kv_ids is None else self.kv_ids.nbytes)
+        return held
 
     @override
     def sample(self, batch: int, head: int) -> Pattern:
@@ -118,7 +124,7 @@ class Documents(Pattern):
 def _document_ids(name: str, numbers: Numbers | Content) -> Content:
     if isinstance(numbers, Content):
         return numbers
-    source = torch.as_tensor(numbers)
+    source = as_tensor(numbers)
     wrong = source.is_floating_point() or source.is_complex() or source.dtype == torch.bool
     if (source.numel() and wrong) or source.ndim not in (1, 2):
         raise PatternError(
@@ -130,14 +136,16 @@ def _document_ids(name: str, numbers: Numbers | Content) -> Content:
 
 
 def _numbered(name: str, ends: Numbers) -> Tensor:
-    ends = torch.as_tensor(ends)
+    ends = as_tensor(ends).to("cpu")
     lengths = ends.diff()
     if ends.ndim != 1 or not ends.numel() or int(ends[0]) != 0 or bool((lengths < 0).any()):
         raise PatternError(
             f"Documents.from_cu_seqlens: {name} must start at 0 and never fall, "
             f"got {ends.tolist()}\n  hint: give (0, end of the first document, …, total length)"
         )
-    return torch.repeat_interleave(torch.arange(lengths.numel()), lengths.to("cpu", torch.int64))
+    return torch.repeat_interleave(
+        torch.arange(lengths.numel(), device="cpu"), lengths.to(torch.int64)
+    )
 
 
 def _row(ids: Content | None, batch: int) -> Tensor | None:

@@ -1,7 +1,7 @@
 """From a pattern to the live tiles of a call, in time that follows the live tiles."""
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from ctypes import string_at
 
 import torch
 from torch import Tensor
@@ -9,13 +9,27 @@ from torch import Tensor
 from headwise.errors import PatternError
 from headwise.patterns.base import Pattern
 from headwise.patterns.grid import Grid
-from headwise.patterns.intervals import Interval, Intervals, between, covers, intersection
+from headwise.patterns.intervals import (
+    FAR,
+    Interval,
+    Intervals,
+    between,
+    covers,
+    intersection,
+    normalise,
+)
+from headwise.patterns.layout_cache import LayoutCache
 from headwise.patterns.tiles import KEY_TILE, QUERY_TILE, TileLayout
 
-_CHUNK = 256  # partial tiles spelled out at a time; bounds the memory of lowering
+# Partial tiles spelled out at a time: few enough that torch's operations on them stay on one
+# thread, which also works in the child of a fork.
+_CHUNK = 5
+_NO_TILES = (FAR, FAR)
 
 
-@lru_cache(maxsize=256)
+kept = LayoutCache()
+
+
 def lower(pattern: Pattern, places: tuple[Grid, ...]) -> TileLayout | None:
     """Return the live tiles of a call, or ``None`` where every query sees every key.
 
@@ -26,7 +40,16 @@ def lower(pattern: Pattern, places: tuple[Grid, ...]) -> TileLayout | None:
     Raises:
         PatternError: The pattern does not fit the sizes or positions of the call.
     """
-    pattern = pattern.simplified()
+    key = (pattern, places)
+    try:
+        return kept.get(key)
+    except KeyError:
+        layout = _lowered(pattern.simplified(), places)
+        kept.put(key, layout)
+        return layout
+
+
+def _lowered(pattern: Pattern, places: tuple[Grid, ...]) -> TileLayout | None:
     q_len, kv_len = places[0].q_len, places[0].kv_len
     samples = len(places) if pattern.batch_size in (None, 1) else pattern.batch_size
     heads = 1 if pattern.num_heads is None else pattern.num_heads
@@ -49,12 +72,12 @@ def lower(pattern: Pattern, places: tuple[Grid, ...]) -> TileLayout | None:
     return TileLayout(
         q_len,
         kv_len,
-        torch.tensor(which, dtype=torch.int32),
-        torch.tensor(starts, dtype=torch.int32).view(len(starts), -1),
-        torch.tensor(collected.entries, dtype=torch.int32).view(-1, 3),
+        torch.tensor(which, dtype=torch.int32, device="cpu"),
+        torch.tensor(starts, dtype=torch.int32, device="cpu").view(len(starts), -1),
+        torch.tensor(collected.entries, dtype=torch.int32, device="cpu").view(-1, 3),
         torch.stack(collected.bitmaps)
         if collected.bitmaps
-        else torch.zeros(0, KEY_TILE, dtype=torch.int64),
+        else torch.zeros(0, KEY_TILE, dtype=torch.int64, device="cpu"),
     )
 
 
@@ -74,6 +97,8 @@ def check_sizes(caller: str, pattern: Pattern, batch: int, heads: int) -> None:
 
 def pattern_name(pattern: Pattern) -> str:
     """Return the ``repr`` of a pattern, cut to one line of a message."""
+    if pattern.nbytes > 100:
+        return f"{type(pattern).__name__}(…), {pattern.nbytes:,} bytes"
     text = repr(pattern)
     return text if len(text) <= 100 else f"{text[:97]}..."
 
@@ -147,14 +172,16 @@ class _Collected:
     ) -> list[int | None]:
         found: list[int | None] = []
         for start in range(0, len(corners), _CHUNK):
-            bits = _bitmaps(plain, grid, torch.tensor(corners[start : start + _CHUNK]))
+            bits = _bitmaps(
+                plain, grid, torch.tensor(corners[start : start + _CHUNK], device="cpu")
+            )
             live = (bits != 0).any(1).tolist()
             for row, is_live in zip(bits, live, strict=True):
                 found.append(self._number(row) if is_live else None)
         return found
 
     def _number(self, bits: Tensor) -> int:
-        key = bytes(bits.view(torch.uint8).tolist())
+        key = string_at(bits.data_ptr(), bits.nbytes)
         if key not in self._numbers:
             self._numbers[key] = len(self.bitmaps)
             self.bitmaps.append(bits.clone())
@@ -167,19 +194,21 @@ def _entries(plain: Pattern, grid: Grid, first: int) -> Iterator[tuple[int, int,
     reach = plain.reach(grid.q_offset + first, grid.q_offset + last)
     start, end = grid.kv_offset, grid.kv_offset + grid.kv_len
     keys = between(start, end)
-    sure = [_whole_tiles(piece, start, end) for piece in intersection(reach.sure, keys)]
-    done = 0
-    for piece in _touched_tiles(intersection(reach.maybe, keys), start):
-        position = max(piece[0], done)
-        for low, high in sure:
-            if high <= position or low >= piece[1] or low >= high:
-                continue
-            low, high = max(low, position), min(high, piece[1])  # noqa: PLW2901
-            yield from ((tile, 1, True) for tile in range(position, low))
-            yield low, high - low, False
-            position = high
-        yield from ((tile, 1, True) for tile in range(position, piece[1]))
-        done = piece[1]
+    whole = [_whole_tiles(piece, start, end) for piece in intersection(reach.sure, keys)]
+    full = iter([tiles for tiles in whole if tiles[0] < tiles[1]])
+    low, high = next(full, _NO_TILES)
+    for first_tile, last_tile in _touched_tiles(intersection(reach.maybe, keys), start):
+        position = first_tile
+        while position < last_tile:
+            while high <= position:
+                low, high = next(full, _NO_TILES)
+            if low <= position:
+                run = min(high, last_tile)
+                yield position, run - position, False
+                position = run
+            else:
+                yield position, 1, True
+                position += 1
 
 
 def _whole_tiles(piece: Interval, start: int, end: int) -> Interval:
@@ -189,21 +218,20 @@ def _whole_tiles(piece: Interval, start: int, end: int) -> Interval:
     return -(-low // KEY_TILE), tiles
 
 
-def _touched_tiles(pieces: Intervals, start: int) -> Iterator[Interval]:
-    for low, high in pieces:
-        yield (low - start) // KEY_TILE, -(-(high - start) // KEY_TILE)
+def _touched_tiles(pieces: Intervals, start: int) -> Intervals:
+    return normalise(
+        ((low - start) // KEY_TILE, -(-(high - start) // KEY_TILE)) for low, high in pieces
+    )
 
 
 def _bitmaps(plain: Pattern, grid: Grid, corners: Tensor) -> Tensor:
     """Spell out tiles; pairs past the end of the call are forbidden. (tiles, KEY_TILE) int64."""
-    query = corners[:, 0].view(-1, 1, 1) + torch.arange(QUERY_TILE).view(1, -1, 1)
-    key = corners[:, 1].view(-1, 1, 1) + torch.arange(KEY_TILE).view(1, 1, -1)
+    query = corners[:, 0].view(-1, 1, 1) + torch.arange(QUERY_TILE, device="cpu").view(1, -1, 1)
+    key = corners[:, 1].view(-1, 1, 1) + torch.arange(KEY_TILE, device="cpu").view(1, 1, -1)
     allowed = plain._allows(
         query.clamp(max=grid.q_len - 1) + grid.q_offset,
         key.clamp(max=grid.kv_len - 1) + grid.kv_offset,
     )
     allowed = allowed & (query < grid.q_len) & (key < grid.kv_len)
-    bits = torch.zeros(len(corners), KEY_TILE, dtype=torch.int64)
-    for row in range(QUERY_TILE):
-        bits |= allowed[:, row].to(torch.int64) << row
-    return bits
+    powers = torch.arange(QUERY_TILE, device="cpu").view(1, -1, 1)
+    return (allowed.to(torch.int64) << powers).sum(1)

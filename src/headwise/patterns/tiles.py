@@ -9,7 +9,7 @@ QUERY_TILE = 48
 KEY_TILE = 128
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class TileLayout:
     """The live tiles of a call, as the native kernels read them.
 
@@ -25,6 +25,7 @@ class TileLayout:
     starts: Tensor  # (plain layouts, query tiles + 1) int32
     entries: Tensor  # (entries, 3) int32
     bitmaps: Tensor  # (bitmaps, KEY_TILE) int64
+    for_kernels: object = None  # the same in the kernels' own form, made when they first ask
 
     @property
     def nbytes(self) -> int:
@@ -47,18 +48,18 @@ class TileLayout:
     def _owners(self) -> Tensor:
         """Return for every entry its query tile, counted through all plain layouts."""
         counts = self.starts.long().diff(dim=1).flatten()
-        return torch.repeat_interleave(torch.arange(counts.numel()), counts)
+        return torch.repeat_interleave(torch.arange(counts.numel(), device="cpu"), counts)
 
     def _per_sample(self, amounts: Tensor) -> Tensor:
         layouts, edges = self.starts.shape
-        sums = torch.zeros(layouts, dtype=torch.int64)
+        sums = torch.zeros(layouts, dtype=torch.int64, device="cpu")
         sums.index_add_(0, self._owners() // (edges - 1), amounts)
         return sums[self.which.long()]
 
 
 def _ones(bitmaps: Tensor) -> Tensor:
     """Count the set bits of each bitmap; one more entry, for the entries that have none."""
-    sums = torch.zeros(len(bitmaps) + 1, dtype=torch.int64)
+    sums = torch.zeros(len(bitmaps) + 1, dtype=torch.int64, device="cpu")
     for bit in range(QUERY_TILE):
         sums[:-1] += ((bitmaps >> bit) & 1).sum(1)
     return sums

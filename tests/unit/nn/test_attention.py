@@ -90,7 +90,7 @@ def test_copies_and_hooks_work() -> None:
 X = torch.zeros(2, 5, 12)
 Wrong = Callable[[hw.MultiHeadAttention], Tensor]
 REFUSED: list[tuple[Wrong, type[Exception], str]] = [
-    (lambda layer: layer(Q=X), TypeError, "Q is called query here"),
+    (lambda layer: layer(Q=X), TypeError, "instead of Q use query="),
     (lambda layer: layer(X, need_weights=True), TypeError, "headwise.attention_weights"),
     (lambda layer: layer(X, key_padding_mask=X), TypeError, "turn it round with ~"),
     (lambda layer: layer(X, nonsense=1), TypeError, "there is no argument nonsense"),

@@ -163,7 +163,7 @@ def test_softcap_outside_its_range(cap: float) -> None:
     with pytest.raises(ValueError, match="softcap") as caught:
         hw.attend(*FIT, softcap=cap)
     assert str(caught.value) == (
-        f"attend: softcap must be above 0, got {cap}\n"
+        f"attend: softcap must be above 0 and finite, got {cap}\n"
         "  hint: leave softcap out for scores without a cap"
     )
 
@@ -223,7 +223,7 @@ def test_a_row_that_does_not_exist() -> None:
     query, key, _ = zeros(Q, K, V)
     with pytest.raises(IndexError) as caught:
         hw.attention_weights(query, key, rows=[0, 5])
-    assert str(caught.value) == "attention_weights: index 5 is out of range for size 5"
+    assert str(caught.value) == "attention_weights: rows=5 is out of range for size 5"
 
 
 def test_a_backend_that_refuses_lists_every_reason() -> None:

@@ -34,7 +34,7 @@ DENSE = (
 )
 DENSE_HINT = (
     "say which axis is missing with mask[:, None] or mask[None]; "
-    "a padding mask (batch, kv_len) is KeyMask(mask)"
+    "a padding mask (batch, kv_len) is KeyMask(mask), in a layer kv_mask="
 )
 IDS = "must be integers of shape (length,) or (batch, length), got shape"
 IDS_HINT = "give every token the number of its document, padding a negative one"
@@ -131,7 +131,7 @@ CASES: list[tuple[Callable[[], object], str, str]] = [
     (
         lambda: Dense(torch.ones(10, 20)).dense(10, 17),
         "Dense: the mask must broadcast to 10 queries and 17 keys, got 10 and 20",
-        "cut the mask to the call; a mask over keys alone is KeyMask(mask)",
+        "cut the mask to the call; a mask over keys alone is KeyMask(mask), in a layer kv_mask=",
     ),
     (
         lambda: Documents([0, 0, 1]).dense(2, 4),

@@ -1,6 +1,6 @@
 """Softmax attention for users: checks, defaults, the choice of backend, the names of results."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 from torch import Tensor
@@ -11,7 +11,9 @@ from headwise.errors import BackendRefused
 from headwise.ops.softmax import native, reference, refusals, sdpa
 from headwise.ops.softmax.call import Attended, Call, Computed
 from headwise.ops.softmax.plan import Plan, plan
-from headwise.ops.softmax.settle import Extras, pick, settle
+from headwise.ops.softmax.selection import Selection, pick
+from headwise.ops.softmax.settle import Extras, settle
+from headwise.ops.softmax.tally import count
 from headwise.patterns.base import Pattern
 from headwise.patterns.grid import Offset
 
@@ -137,8 +139,8 @@ def attention_weights(
     sinks: Sinks | None = None,
     q_offset: Offset | None = None,
     kv_offset: Offset = 0,
-    rows: Sequence[int] | Tensor | slice | int | None = None,
-    heads: Sequence[int] | Tensor | slice | int | None = None,
+    rows: Selection = None,
+    heads: Selection = None,
 ) -> Weights:
     """Return the softmax weights that ``attend`` uses, for the rows and heads asked for.
 
@@ -154,8 +156,8 @@ def attention_weights(
         sinks: As in ``attend``; the weight of a sink is left out, so rows sum to less than 1.
         q_offset: As in ``attend``.
         kv_offset: As in ``attend``.
-        rows: Indices of the queries wanted; ``None`` = all.
-        heads: Indices of the query heads wanted; ``None`` = all.
+        rows: The queries wanted: indices, a slice or a boolean tensor (q_len,); ``None`` = all.
+        heads: The query heads wanted, likewise; ``None`` = all.
 
     Returns:
         (batch…, heads, rows, kv_len) in the dtype of ``query``: zero at pairs that are not
@@ -166,9 +168,9 @@ def attention_weights(
     """
     extras = Extras(bias, scale, softcap, sinks, 0.0, q_offset, kv_offset)
     call = settle("attention_weights", query, key, key, pattern, extras, False)
-    found = reference.weights(call, pick(rows, query.shape[-2]), pick(heads, query.shape[-3])).to(
-        call.query.dtype
-    )
+    found = reference.weights(
+        call, pick("rows", rows, query.shape[-2]), pick("heads", heads, query.shape[-3])
+    ).to(call.query.dtype)
     return found if query.ndim == 4 else found.reshape(*query.shape[:-3], *found.shape[1:])
 
 
@@ -206,20 +208,18 @@ def explain(
 
 
 def _run(caller: str, call: Call, backend: str) -> Computed:
-    if backend == "auto":
-        for known in _BACKENDS.values():
-            if not known.refusals(call):
-                if _native.kernels is None:
-                    _native.warn_once()
-                return known.run(call)
     _known(caller, backend)
-    reasons = _BACKENDS[backend].refusals(call)
-    if reasons:
+    if backend == "auto":
+        backend = next(name for name, known in _BACKENDS.items() if not known.refusals(call))
+        if _native.kernels is None:
+            _native.warn_once()
+    elif reasons := _BACKENDS[backend].refusals(call):
         lines = "\n".join(f"  {backend}: {reason}" for reason in reasons)
         raise BackendRefused(
             f"{caller}: the backend {backend!r} will not take this call\n{lines}\n"
             '  hint: backend="auto" takes one that can; explain(…) lists them all'
         )
+    count(backend)
     return _BACKENDS[backend].run(call)
 
 

@@ -1,47 +1,49 @@
 """Softmax attention through the compiled kernels."""
 
-from functools import lru_cache
-
 import torch
 from torch import Tensor
 
 from headwise import _native
 from headwise.ops.softmax.call import Call, Computed
-from headwise.patterns.base import Pattern
-from headwise.patterns.grid import Grid
 from headwise.patterns.lowering import lower
 
 
 def run(call: Call) -> Computed:
     """Return output and log-sum-exp; the call must have passed ``refusals.native``."""
-    tiles = None if call.pattern is None else _live_tiles(call.pattern, call.places)
+    tiles = _live_tiles(call)
     query, key, value = _dense_rows(call.query), _dense_rows(call.key), _dense_rows(call.value)
     batch, heads, q_len, _ = query.shape
     output = _like(query, value.shape[3])
-    lse = torch.empty(batch, heads, q_len) if call.want_lse else None
+    lse = (
+        torch.empty(batch, heads, q_len, dtype=torch.float32, device="cpu")
+        if call.want_lse
+        else None
+    )
     bias = None
     if call.bias is not None:
-        bias = call.bias.detach().expand(batch, heads, q_len, key.shape[2])
+        bias = call.bias.detach().resolve_neg().expand(batch, heads, q_len, key.shape[2])
     threads = torch.get_num_threads()
     _native.kernels.attend(query, key, value, output, lse, bias, tiles, call.scale, threads)
     return Computed(output, lse)
 
 
-@lru_cache(maxsize=256)
-def _live_tiles(pattern: Pattern, places: tuple[Grid, ...]) -> object | None:
+def _live_tiles(call: Call) -> object | None:
     """Return the live tiles in the kernels' own form; ``None`` where all is allowed."""
-    layout = lower(pattern, places)
+    layout = None if call.pattern is None else lower(call.pattern, call.places)
     if layout is None:
         return None
-    tables = (layout.which, layout.starts, layout.entries, layout.bitmaps)
-    tiles: object = _native.kernels.LiveTiles(*tables)
-    return tiles
+    if layout.for_kernels is None:
+        tables = (layout.which, layout.starts, layout.entries, layout.bitmaps)
+        layout.for_kernels = _native.kernels.LiveTiles(*tables)
+    return layout.for_kernels
 
 
 def _dense_rows(tensor: Tensor) -> Tensor:
     """Return the tensor with an innermost stride of 1, copied where it has another."""
     if tensor.requires_grad:
         tensor = tensor.detach()
+    if tensor.is_neg():
+        tensor = tensor.resolve_neg()
     return tensor if tensor.stride(3) == 1 or tensor.shape[3] < 2 else tensor.contiguous()
 
 

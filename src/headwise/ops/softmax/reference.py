@@ -30,7 +30,9 @@ def weights(call: Call, rows: Sequence[int] | None, heads: Sequence[int] | None)
     """Return the softmax weights of the chosen queries and heads, in float32 or wider."""
     work = torch.promote_types(call.query.dtype, torch.float32)
     chosen = range(call.query.shape[1]) if heads is None else heads
-    which = torch.tensor(range(call.query.shape[2]) if rows is None else rows, dtype=torch.int64)
+    which = torch.tensor(
+        range(call.query.shape[2]) if rows is None else rows, dtype=torch.int64, device="cpu"
+    )
     part = call._replace(
         query=call.query[:, list(chosen)][:, :, which],
         key=call.key[:, [head // call.group for head in chosen]],
@@ -93,13 +95,15 @@ def _match(query: Tensor, key: Tensor) -> Tensor:
 def _mix(weights: Tensor, allowed: Tensor, value: Tensor) -> Tensor:
     """Return ``weights @ value``, where a value that is not finite counts for those who see it."""
     output = weights @ _finite(value)
-    seen = allowed.to(value.dtype)
     infinite = value.isinf()
-    above = seen @ (infinite & (value > 0)).to(value.dtype) > 0
-    below = seen @ (infinite & (value < 0)).to(value.dtype) > 0
-    nowhere = (seen @ value.isnan().to(value.dtype) > 0) | (above & below)
+    counted = (weights > 0).to(value.dtype)
+    above = counted @ (infinite & (value > 0)).to(value.dtype) > 0
+    below = counted @ (infinite & (value < 0)).to(value.dtype) > 0
+    # NaN for those who see it, and infinity times a weight that has vanished.
+    lost = allowed.to(value.dtype) @ value.isnan().to(value.dtype) > 0
+    lost = lost | ((allowed & (weights == 0)).to(value.dtype) @ infinite.to(value.dtype) > 0)
     output = output.masked_fill(above, float("inf")).masked_fill(below, float("-inf"))
-    return output.masked_fill(nowhere, float("nan"))
+    return output.masked_fill(lost | (above & below), float("nan"))
 
 
 def _finite(numbers: Tensor) -> Tensor:

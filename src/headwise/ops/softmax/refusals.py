@@ -72,6 +72,10 @@ def _hidden(call: Call) -> str | None:
         return "a torch.func transform is active"
     if torch.compiler.is_compiling():
         return "torch.compile is tracing the call"
+    if torch._C._get_tracing_state() is not None:
+        return "torch.jit is tracing the call"
+    if torch._C._len_torch_dispatch_stack():
+        return "a mode that watches torch's operations is active"
     for tensor in (call.query, call.key, call.value, call.bias):
         if tensor is not None and type(tensor) not in _PLAIN:
             return f"a tensor is a {type(tensor).__name__}"

@@ -18,14 +18,15 @@ def run(call: Call) -> Computed:
         dropout_p=call.dropout_p,
         is_causal=causal,
         scale=call.scale,
-        enable_gqa=call.group > 1,
+        enable_gqa=bool(call.group > 1),
     )
     return Computed(output, None)
 
 
 def _is_causal(call: Call) -> bool:
     """Say whether torch's own causal flag, which counts from the upper left, means the same."""
-    if call.pattern != Causal() or len(call.places) > 1:
+    # With a scale of 0 or less its own flag gives NaN.
+    if call.pattern != Causal() or len(call.places) > 1 or call.scale <= 0.0:
         return False
     grid = call.places[0]
     return grid.q_offset == grid.kv_offset and grid.q_len <= grid.kv_len

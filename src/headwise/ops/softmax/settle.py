@@ -1,18 +1,16 @@
 """Checks one attention call and fills in its defaults."""
 
-from collections.abc import Sequence
-from math import isfinite
+from math import inf, isfinite
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from headwise._checks import refuse_dtypes, refuse_shapes
-from headwise.errors import PatternError
+from headwise.errors import DtypeError, PatternError
 from headwise.ops.softmax.call import Call
 from headwise.patterns.base import Pattern
 from headwise.patterns.causal import Full
-from headwise.patterns.counts import whole_numbers
 from headwise.patterns.grid import Offset, grids
 from headwise.patterns.lowering import check_sizes
 
@@ -39,6 +37,11 @@ def settle(
     want_lse: bool,
 ) -> Call:
     """Return the call with four dimensions and every default filled in, or refuse it."""
+    if not (isinstance(query, Tensor) and isinstance(key, Tensor) and isinstance(value, Tensor)):
+        kinds = ", ".join(type(given).__name__ for given in (query, key, value))
+        raise DtypeError(f"{caller}: query, key and value must be tensors, got {kinds}")
+    if query.device.type != "meta" and torch.is_autocast_enabled(query.device.type):
+        query, key, value = _autocast(query), _autocast(key), _autocast(value)
     _check_tensors(caller, query, key, value)
     bias = _settle_bias(caller, extras.bias, query, key)
     sinks = _settle_sinks(caller, extras.sinks, query)
@@ -49,8 +52,6 @@ def settle(
         or (bias is not None and bias.requires_grad)
         or (sinks is not None and sinks.requires_grad)
     )
-    if query.device.type != "meta" and torch.is_autocast_enabled(query.device.type):
-        query, key, value = _autocast(query), _autocast(key), _autocast(value)
     if query.ndim != 4:
         query, key, value = _one_batch(query), _one_batch(key), _one_batch(value)
     _check_numbers(caller, extras)
@@ -78,36 +79,21 @@ def settle(
     )
 
 
-def pick(index: Sequence[int] | Tensor | slice | int | None, size: int) -> list[int] | None:
-    """Return the chosen indices below ``size`` as a list; ``None`` for all."""
-    if index is None:
-        return None
-    if isinstance(index, slice):
-        return list(range(size)[index])
-    if isinstance(index, Tensor) and index.dtype == torch.bool:
-        if index.shape != (size,):
-            raise IndexError(
-                f"attention_weights: a boolean index must be ({size},), got {tuple(index.shape)}"
-            )
-        return [number for number, wanted in enumerate(index.tolist()) if wanted]
-    settled = whole_numbers("attention_weights: rows and heads", index)
-    chosen = [settled] if isinstance(settled, int) else list(settled)
-    wrong = [number for number in chosen if not -size <= number < size]
-    if wrong:
-        raise IndexError(f"attention_weights: index {wrong[0]} is out of range for size {size}")
-    return [number % size for number in chosen]
-
-
 def _check_numbers(caller: str, extras: Extras) -> None:
     scale, softcap, dropout_p = extras.scale, extras.softcap, extras.dropout_p
+    if isinstance(scale, Tensor) and scale.requires_grad:
+        raise ValueError(
+            f"{caller}: scale must be a number, got a tensor that wants a gradient\n"
+            "  hint: multiply query by it instead, and pass scale=1.0"
+        )
     if scale is not None and not isfinite(scale):
         raise ValueError(
             f"{caller}: scale must be a finite number, got {scale}\n"
             "  hint: leave scale out for head_dim ** -0.5"
         )
-    if softcap is not None and not softcap > 0:
+    if softcap is not None and not 0 < softcap < inf:
         raise ValueError(
-            f"{caller}: softcap must be above 0, got {softcap}\n"
+            f"{caller}: softcap must be above 0 and finite, got {softcap}\n"
             "  hint: leave softcap out for scores without a cap"
         )
     if not 0.0 <= dropout_p <= 1.0:
@@ -216,8 +202,7 @@ def _settle_bias(caller: str, bias: Tensor | None, query: Tensor, key: Tensor) -
     work = torch.promote_types(query.dtype, torch.float32)
     if torch.finfo(bias.dtype).max > torch.finfo(work).max:
         limit = torch.finfo(work).max
-        closed = bias == float("-inf")
-        bias = bias.clamp(-limit, limit).masked_fill(closed, float("-inf"))
+        bias = torch.where(bias.isinf(), bias, bias.clamp(-limit, limit))
     bias = bias.to(work)
     if bias.ndim == 4:
         return bias
@@ -245,6 +230,6 @@ def _one_batch(tensor: Tensor) -> Tensor:
 
 def _autocast(tensor: Tensor) -> Tensor:
     """Return the tensor in the dtype that autocast asks for, as torch's own attention does."""
-    if tensor.dtype == torch.float64:
+    if tensor.dtype == torch.float64 or not tensor.is_floating_point():
         return tensor
     return tensor.to(torch.get_autocast_dtype(tensor.device.type))
