@@ -13,7 +13,7 @@ constexpr int64_t kRegs = 4;  // registers of keys, or of value columns, beside 
 
 // Keys and values are asked for this many ahead: where several queries share a key, the processor's
 // own prefetcher falls behind by half. Found by measurement; addresses past the end are harmless.
-constexpr int64_t kAhead = 24;
+constexpr int64_t kAhead = 16;
 
 // kQueries queries x kRegs keys; the lanes run along head_dim.
 template <int64_t kQueries>
