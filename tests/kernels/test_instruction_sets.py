@@ -75,7 +75,7 @@ def test_an_unknown_set_in_the_environment_is_an_error_that_names_the_others() -
     assert done.returncode == 1
     said = "\n".join(done.stderr.strip().splitlines()[-2:])
     assert "HEADWISE_ISA: instruction set 'mmx' is not available here" in said
-    assert ", ".join(ISAS) in last
+    assert ", ".join(ISAS) in said
 
 
 def test_tiles_have_the_size_that_patterns_are_lowered_to() -> None:
