@@ -9,39 +9,40 @@ constexpr int64_t kRowBlock = Vec::few_rows;
 constexpr int64_t kThree = kRowBlock < 3 ? kRowBlock : 3;
 constexpr int64_t kRegs = 4;  // registers of keys, or of value columns, beside the queries
 
-// ---- scores -----------------------------------------------------------------------------------
-
 // Keys and values are asked for this many ahead: where several queries share a key, the processor's
 // own prefetcher falls behind by half. Found by measurement; addresses past the end are harmless.
 constexpr int64_t kAhead = 16;
 
-// kQueries queries x kRegs keys; the lanes run along head_dim.
+// kQueries queries x kRegs registers, of keys or of value columns.
 template <int64_t kQueries>
-struct Products {
-  Vec::Reg sum[kQueries][kRegs];
+struct Sums {
+  Vec::Reg of[kQueries][kRegs];
 
   HEADWISE_INLINE void clear() noexcept {
 #pragma GCC unroll 4
     for (int64_t r = 0; r < kQueries; ++r) {
 #pragma GCC unroll 4
-      for (int64_t k = 0; k < kRegs; ++k) sum[r][k] = Vec::set(0.0F);
-    }
-  }
-
-  template <class Load>
-  HEADWISE_INLINE void add(const float* const* queries, const float* const* keys, int64_t d,
-                           Load load) noexcept {
-    Vec::Reg key[kRegs];
-#pragma GCC unroll 4
-    for (int64_t k = 0; k < kRegs; ++k) key[k] = load(keys[k] + d);
-#pragma GCC unroll 4
-    for (int64_t r = 0; r < kQueries; ++r) {
-      const Vec::Reg query = load(queries[r] + d);
-#pragma GCC unroll 4
-      for (int64_t k = 0; k < kRegs; ++k) sum[r][k] = Vec::fma(query, key[k], sum[r][k]);
+      for (int64_t v = 0; v < kRegs; ++v) of[r][v] = Vec::set(0.0F);
     }
   }
 };
+
+// ---- scores -----------------------------------------------------------------------------------
+
+// Adds the products of queries and keys from `d` on; the lanes run along head_dim.
+template <int64_t kQueries, class Load>
+HEADWISE_INLINE void add_products(Sums<kQueries>& sums, const float* const* queries,
+                                  const float* const* keys, int64_t d, Load load) noexcept {
+  Vec::Reg key[kRegs];
+#pragma GCC unroll 4
+  for (int64_t k = 0; k < kRegs; ++k) key[k] = load(keys[k] + d);
+#pragma GCC unroll 4
+  for (int64_t r = 0; r < kQueries; ++r) {
+    const Vec::Reg query = load(queries[r] + d);
+#pragma GCC unroll 4
+    for (int64_t k = 0; k < kRegs; ++k) sums.of[r][k] = Vec::fma(query, key[k], sums.of[r][k]);
+  }
+}
 
 template <int64_t kQueries>
 void score_rows(const Chunk& chunk, const Piece& piece, int64_t row) noexcept {
@@ -60,22 +61,22 @@ void score_rows(const Chunk& chunk, const Piece& piece, int64_t row) noexcept {
     const float* keys[kRegs] = {key, left > 1 ? key + stride : key,
                                 left > 2 ? key + 2 * stride : key,
                                 left > 3 ? key + 3 * stride : key};
-    Products<kQueries> products;
-    products.clear();
+    Sums<kQueries> sums;
+    sums.clear();
     for (int64_t d = 0; d < whole; d += Vec::width) {
       for (int64_t k = 0; k < kRegs; ++k) {
         __builtin_prefetch(key + (kAhead + k) * stride + d);
       }
-      products.add(queries, keys, d, [](const float* p) noexcept { return Vec::load(p); });
+      add_products(sums, queries, keys, d, [](const float* p) noexcept { return Vec::load(p); });
     }
     if (rest > 0) {
-      products.add(queries, keys, whole,
+      add_products(sums, queries, keys, whole,
                    [rest](const float* p) noexcept { return Vec::load_partial(p, rest); });
     }
 #pragma GCC unroll 4
     for (int64_t r = 0; r < kQueries; ++r) {
       float four[kRegs];
-      Vec::four_sums(products.sum[r], four);
+      Vec::four_sums(sums.of[r], four);
       for (int64_t k = 0; k < kRegs && k < left; ++k)
         scores[r * kChunk + j + k] = four[k] * a.scale;
     }
@@ -136,42 +137,31 @@ void soften(float* scores, int64_t keys, float* highest, float* total) noexcept 
 // So many keys are summed from zero and then added, which keeps rounding errors small.
 constexpr int64_t kSummed = 64;
 
-// kQueries queries x kRegs registers of value columns.
-template <int64_t kQueries>
-struct Mixture {
-  Vec::Reg sum[kQueries][kRegs];
-
-  HEADWISE_INLINE void clear() noexcept {
+// Adds the weighted values of the keys `from` to `to`; the lanes run along value_dim.
+template <int64_t kQueries, class Load>
+HEADWISE_INLINE void add_values(Sums<kQueries>& sums, const Chunk& chunk, int64_t from, int64_t to,
+                                int64_t row, int64_t column, Load load) noexcept {
+  const AttendArgs& a = *chunk.args;
+  const int64_t stride = a.value.row;
+  const float* weights = chunk.scores + row * kChunk;
+  const float* value = a.value.at(chunk.batch, chunk.kv_head, chunk.first + from) + column;
+  for (int64_t j = from; j < to; ++j, value += stride) {
+    Vec::Reg number[kRegs];
+#pragma GCC unroll 4
+    for (int64_t v = 0; v < kRegs; ++v) {
+      __builtin_prefetch(value + kAhead * stride + v * Vec::width);
+      number[v] = load(value, v);
+    }
 #pragma GCC unroll 4
     for (int64_t r = 0; r < kQueries; ++r) {
+      const Vec::Reg weight = Vec::set(weights[r * kChunk + j]);
 #pragma GCC unroll 4
-      for (int64_t v = 0; v < kRegs; ++v) sum[r][v] = Vec::set(0.0F);
-    }
-  }
-
-  template <class Load>
-  HEADWISE_INLINE void add(const Chunk& chunk, int64_t from, int64_t to, int64_t row,
-                           int64_t column, Load load) noexcept {
-    const AttendArgs& a = *chunk.args;
-    const int64_t stride = a.value.row;
-    const float* weights = chunk.scores + row * kChunk;
-    const float* value = a.value.at(chunk.batch, chunk.kv_head, chunk.first + from) + column;
-    for (int64_t j = from; j < to; ++j, value += stride) {
       for (int64_t v = 0; v < kRegs; ++v) {
-        __builtin_prefetch(value + kAhead * stride + v * Vec::width);
-      }
-      Vec::Reg number[kRegs];
-#pragma GCC unroll 4
-      for (int64_t v = 0; v < kRegs; ++v) number[v] = load(value, v);
-#pragma GCC unroll 4
-      for (int64_t r = 0; r < kQueries; ++r) {
-        const Vec::Reg weight = Vec::set(weights[r * kChunk + j]);
-#pragma GCC unroll 4
-        for (int64_t v = 0; v < kRegs; ++v) sum[r][v] = Vec::fma(weight, number[v], sum[r][v]);
+        sums.of[r][v] = Vec::fma(weight, number[v], sums.of[r][v]);
       }
     }
   }
-};
+}
 
 template <int64_t kQueries>
 void mix_rows(const Chunk& chunk, const Piece* pieces, int64_t count, int64_t row, int64_t column,
@@ -184,14 +174,14 @@ void mix_rows(const Chunk& chunk, const Piece* pieces, int64_t count, int64_t ro
   for (int64_t p = 0; p < count; ++p) {
     for (int64_t from = pieces[p].from; from < pieces[p].to; from += kSummed) {
       const int64_t to = smaller(from + kSummed, pieces[p].to);
-      Mixture<kQueries> mixture;
-      mixture.clear();
+      Sums<kQueries> sums;
+      sums.clear();
       if (columns == kRegs * Vec::width) {
-        mixture.add(chunk, from, to, row, column, [](const float* at, int64_t v) noexcept {
+        add_values(sums, chunk, from, to, row, column, [](const float* at, int64_t v) noexcept {
           return Vec::load(at + v * Vec::width);
         });
       } else {
-        mixture.add(chunk, from, to, row, column, [left](const float* at, int64_t v) noexcept {
+        add_values(sums, chunk, from, to, row, column, [left](const float* at, int64_t v) noexcept {
           const int64_t n = left(v);
           return n == 0 ? Vec::set(0.0F) : Vec::load_partial(at + v * Vec::width, n);
         });
@@ -201,7 +191,7 @@ void mix_rows(const Chunk& chunk, const Piece* pieces, int64_t count, int64_t ro
 #pragma GCC unroll 4
         for (int64_t v = 0; v < kRegs; ++v) {
           float* at = output[r] + column + v * Vec::width;
-          const Vec::Reg whole = Vec::add(Vec::load_partial(at, left(v)), mixture.sum[r][v]);
+          const Vec::Reg whole = Vec::add(Vec::load_partial(at, left(v)), sums.of[r][v]);
           Vec::store_partial(at, whole, left(v));
         }
       }

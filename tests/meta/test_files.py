@@ -5,9 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from headwise import _native
-from headwise.patterns.tiles import KEY_TILE, QUERY_TILE
-
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(
     path
@@ -46,7 +43,3 @@ def test_skips_are_listed() -> None:
             text = path.read_text(encoding="utf-8")
             marks = re.findall(r"pytest\.(?:skip|xfail)|mark\.(?:skip|skipif|xfail)", text)
             assert not marks or path.name in listed, f"{path} is not in SKIPS.md"
-
-
-def test_kernels_and_lowering_mean_the_same_tiles() -> None:
-    assert (_native.kernels.QUERY_TILE, _native.kernels.KEY_TILE) == (QUERY_TILE, KEY_TILE)
