@@ -1,7 +1,8 @@
 """The ways to compute a case that are compared: headwise, torch's own, the formula."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 
 import torch
 from torch import Tensor
@@ -22,9 +23,9 @@ class Inputs:
     mask: Tensor | None
 
 
-def inputs(case: Case) -> Inputs:
+def inputs(case: Case, seed: int = 0) -> Inputs:
     """Return the case's tensors: normal numbers, the same in every run."""
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(seed)
     dtype = getattr(torch, case.dtype)
 
     def numbers(heads: int, length: int) -> Tensor:
@@ -59,6 +60,16 @@ def contenders(case: Case, given: Inputs) -> dict[str, Callable[[], Tensor]]:
         return formula(query, key, value, mask)
 
     return {"headwise": through_headwise, "sdpa": through_sdpa, "formula": written_out}
+
+
+def taking_turns(calls: Sequence[Callable[[], Tensor]]) -> Callable[[], Tensor]:
+    """Return a call that makes one of several after the other, so that none is in the cache."""
+    following = cycle(calls)
+
+    def take_next() -> Tensor:
+        return next(following)()
+
+    return take_next
 
 
 def formula(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:

@@ -32,10 +32,8 @@ def alternate(calls: dict[str, Callable[[], Any]], seconds: float) -> dict[str, 
     for done in range(_ROUNDS[1]):
         if done >= _ROUNDS[0] and time.perf_counter() - started >= seconds:
             break
-        # Another one begins each round: whoever comes second finds inputs in the cache.
-        begin = done % len(calls)
-        for name in (*list(calls)[begin:], *list(calls)[:begin]):
-            times[name].append(_time(calls[name], repeats[name]))
+        for name, call in calls.items():
+            times[name].append(_time(call, repeats[name]))
     return times
 
 
