@@ -40,11 +40,14 @@ def settle(
     if not (isinstance(query, Tensor) and isinstance(key, Tensor) and isinstance(value, Tensor)):
         kinds = ", ".join(type(given).__name__ for given in (query, key, value))
         raise DtypeError(f"{caller}: query, key and value must be tensors, got {kinds}")
-    if query.device.type != "meta" and torch.is_autocast_enabled(query.device.type):
+    if torch._C._is_any_autocast_enabled():
         query, key, value = _autocast(query), _autocast(key), _autocast(value)
     _check_tensors(caller, query, key, value)
-    bias = _settle_bias(caller, extras.bias, query, key)
-    sinks = _settle_sinks(caller, extras.sinks, query)
+    bias, sinks = extras.bias, extras.sinks
+    if bias is not None:
+        bias = _settle_bias(caller, bias, query, key)
+    if sinks is not None:
+        _check_sinks(caller, sinks, query)
     wants_gradient = torch.is_grad_enabled() and (
         query.requires_grad
         or key.requires_grad
@@ -104,20 +107,23 @@ def _check_numbers(caller: str, extras: Extras) -> None:
 
 
 def _check_tensors(caller: str, query: Tensor, key: Tensor, value: Tensor) -> None:
-    named = {"query": query, "key": key, "value": value}
     if not query.dtype == key.dtype == value.dtype or not query.dtype.is_floating_point:
         raise refuse_dtypes(
             caller,
             "query, key and value must share one floating-point dtype",
             "convert them with .to(dtype)",
-            **named,
+            query=query,
+            key=key,
+            value=value,
         )
     if not query.device == key.device == value.device:
         raise refuse_dtypes(
             caller,
             "query, key and value must be on one device",
             "move them with .to(device)",
-            **named,
+            query=query,
+            key=key,
+            value=value,
         )
     q_shape, k_shape, v_shape = query.shape, key.shape, value.shape
     if not len(q_shape) == len(k_shape) == len(v_shape) >= 3:
@@ -125,28 +131,36 @@ def _check_tensors(caller: str, query: Tensor, key: Tensor, value: Tensor) -> No
             caller,
             "query, key and value must have the same number of dimensions, at least 3",
             "the layout is (batch…, heads, length, dim); (heads, length, dim) is one sample",
-            **named,
+            query=query,
+            key=key,
+            value=value,
         )
     if not q_shape[:-3] == k_shape[:-3] == v_shape[:-3]:
         raise refuse_shapes(
             caller,
             "query, key and value must have the same leading dimensions",
             "expand them yourself, as in key.expand(batch, -1, -1, -1); nothing is broadcast",
-            **named,
+            query=query,
+            key=key,
+            value=value,
         )
     if k_shape[:-1] != v_shape[:-1]:
         raise refuse_shapes(
             caller,
             "key and value must have the same heads and length",
             "there is one value for every key; only the last dimension may differ",
-            **named,
+            query=query,
+            key=key,
+            value=value,
         )
     if q_shape[-1] != k_shape[-1]:
         raise refuse_shapes(
             caller,
             f"query and key must have the same head_dim, got {q_shape[-1]} and {k_shape[-1]}",
             "the layout is (batch…, heads, length, dim)",
-            **named,
+            query=query,
+            key=key,
+            value=value,
         )
     q_heads, kv_heads = q_shape[-3], k_shape[-3]
     if q_heads % kv_heads if kv_heads else q_heads:
@@ -154,7 +168,9 @@ def _check_tensors(caller: str, query: Tensor, key: Tensor, value: Tensor) -> No
             caller,
             f"kv_heads must divide q_heads, got {kv_heads} and {q_heads}",
             "pass key and value with 1 head (multi-query) or a divisor of q_heads (grouped)",
-            **named,
+            query=query,
+            key=key,
+            value=value,
         )
 
 
@@ -167,16 +183,16 @@ def _settle_pattern(caller: str, pattern: Pattern | None, query: Tensor) -> Patt
             "  hint: wrap a boolean mask as Dense(mask), a padding mask (batch, kv_len) as "
             "KeyMask(mask); numbers to add to the scores go into bias="
         )
-    if isinstance(pattern, Full):
+    if type(pattern) is Full:
         return None
+    if pattern.batch_size is None and pattern.num_heads is None:
+        return pattern
     check_sizes(caller, pattern, query.shape[0], query.shape[1])
     return pattern
 
 
-def _settle_bias(caller: str, bias: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
+def _settle_bias(caller: str, bias: Tensor, query: Tensor, key: Tensor) -> Tensor:
     """Return the bias in float32 or wider with four dimensions, its finite numbers kept finite."""
-    if bias is None:
-        return None
     if not isinstance(bias, Tensor) or not bias.is_floating_point():
         got = bias.dtype if isinstance(bias, Tensor) else type(bias).__name__
         raise refuse_dtypes(
@@ -211,8 +227,8 @@ def _settle_bias(caller: str, bias: Tensor | None, query: Tensor, key: Tensor) -
     return bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
 
 
-def _settle_sinks(caller: str, sinks: Tensor | None, query: Tensor) -> Tensor | None:
-    if sinks is not None and sinks.shape != (query.shape[-3],):
+def _check_sinks(caller: str, sinks: Tensor, query: Tensor) -> None:
+    if sinks.shape != (query.shape[-3],):
         raise refuse_shapes(
             caller,
             "sinks must hold one number per query head",
@@ -220,7 +236,6 @@ def _settle_sinks(caller: str, sinks: Tensor | None, query: Tensor) -> Tensor | 
             query=query,
             sinks=sinks,
         )
-    return sinks
 
 
 def _one_batch(tensor: Tensor) -> Tensor:
@@ -230,6 +245,9 @@ def _one_batch(tensor: Tensor) -> Tensor:
 
 def _autocast(tensor: Tensor) -> Tensor:
     """Return the tensor in the dtype that autocast asks for, as torch's own attention does."""
+    kind = tensor.device.type
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
+        return tensor
     if tensor.dtype == torch.float64 or not tensor.is_floating_point():
         return tensor
-    return tensor.to(torch.get_autocast_dtype(tensor.device.type))
+    return tensor.to(torch.get_autocast_dtype(kind))
