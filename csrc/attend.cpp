@@ -34,6 +34,7 @@ void attend(const AttendArgs& a, int threads) {
   threads = useful_threads(a, threads);
   if (!a.splits_keys()) {
     for_each_task(a.batches * a.q_heads * a.query_tiles(), table.tile_workspace(a), threads,
+                  Deal::kOneByOne,
                   [&](int64_t task, float* room) { table.attend_tile(a, task, room); });
     return;
   }
@@ -42,10 +43,12 @@ void attend(const AttendArgs& a, int threads) {
   std::vector<float>& partials = room_for_partials;
   const auto floats = static_cast<size_t>(tasks * table.partial_size(a));
   if (partials.size() < floats) partials.resize(floats);
-  for_each_task(tasks, table.chunk_workspace(a), threads, [&](int64_t task, float* room) {
+  // With a pattern, the live chunks may all lie in one run.
+  const Deal deal = a.layout.which == nullptr ? Deal::kInRuns : Deal::kOneByOne;
+  for_each_task(tasks, table.chunk_workspace(a), threads, deal, [&](int64_t task, float* room) {
     table.attend_chunk(a, task, partials.data(), room);
   });
-  for_each_task(rows, 0, threads,
+  for_each_task(rows, 0, threads, Deal::kInRuns,
                 [&](int64_t task, float*) { table.merge_row(a, task, partials.data()); });
 }
 

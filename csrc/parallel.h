@@ -20,10 +20,14 @@ inline float* workspace(int64_t floats) {
   return room.data();
 }
 
+// How tasks are dealt to threads. One by one evens out tasks of different sizes; in runs, each
+// thread walks through memory without a gap.
+enum class Deal { kOneByOne, kInRuns };
+
 // Calls `task(number, workspace)` for every number below `tasks`. Which thread takes which task is
 // left open, so a task's result may depend on its number alone.
 template <class Task>
-void for_each_task(int64_t tasks, int64_t floats, int threads, const Task& task) {
+void for_each_task(int64_t tasks, int64_t floats, int threads, Deal deal, const Task& task) {
   threads = static_cast<int>(tasks < threads ? tasks : threads);
   if (threads <= 1 || is_forked_child()) {
     float* room = workspace(floats);
@@ -34,8 +38,11 @@ void for_each_task(int64_t tasks, int64_t floats, int threads, const Task& task)
 #pragma omp parallel num_threads(threads)
   {
     float* room = workspace(floats);
-    for (int64_t number = next.fetch_add(1); number < tasks; number = next.fetch_add(1)) {
-      task(number, room);
+    const int64_t all = omp_get_num_threads();
+    const int64_t length = deal == Deal::kInRuns ? (tasks + all - 1) / all : 1;
+    for (int64_t from = next.fetch_add(length); from < tasks; from = next.fetch_add(length)) {
+      const int64_t to = from + length < tasks ? from + length : tasks;
+      for (int64_t number = from; number < to; ++number) task(number, room);
     }
   }
 }
