@@ -5,6 +5,11 @@ from torch import Tensor
 from headwise.errors import DtypeError, ShapeError
 
 
+def is_int(number: object) -> bool:
+    """Say whether something is an int; flags are not."""
+    return isinstance(number, int) and not isinstance(number, bool)
+
+
 def describe(**tensors: Tensor) -> list[str]:
     """Return one row per tensor: name, shape, dtype, device."""
     width = max(len(name) for name in tensors)

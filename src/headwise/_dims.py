@@ -9,13 +9,11 @@ Query: TypeAlias = Float[Tensor, "*batch q_heads q_len head_dim"]
 Key: TypeAlias = Float[Tensor, "*batch kv_heads kv_len head_dim"]
 Value: TypeAlias = Float[Tensor, "*batch kv_heads kv_len value_dim"]
 Output: TypeAlias = Float[Tensor, "*batch q_heads q_len value_dim"]
-LogSumExp: TypeAlias = Float[Tensor, "*batch q_heads q_len"]
 Weights: TypeAlias = Float[Tensor, "*batch heads rows kv_len"]
 Sinks: TypeAlias = Float[Tensor, " q_heads"]
 
 Positions: TypeAlias = Int[Tensor, "..."]
 Allowed: TypeAlias = Bool[Tensor, "..."]
-KeyMaskTensor: TypeAlias = Bool[Tensor, "batch kv_len"]
 
 Hidden: TypeAlias = Float[Tensor, "*batch q_len d_model"]
 Memory: TypeAlias = Float[Tensor, "*batch kv_len kv_width"]

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from headwise._checks import is_int
 from headwise._dims import Key, Output, Query, Sinks, Value
 from headwise.cache.fixed import FixedStorage
 from headwise.cache.growing import GrowingStorage
@@ -50,7 +51,7 @@ class KVCache:
     """
 
     def __init__(self, *, capacity: int | None = None) -> None:
-        if capacity is not None and (not _is_int(capacity) or capacity < 1):
+        if capacity is not None and (not is_int(capacity) or capacity < 1):
             raise CacheError(
                 f"KVCache: capacity must be an int of at least 1 token, got {capacity!r}\n"
                 "  hint: leave capacity out for a cache that grows"
@@ -167,7 +168,7 @@ class KVCache:
         Raises:
             CacheError: A negative length.
         """
-        if not _is_int(length) or length < 0:
+        if not is_int(length) or length < 0:
             raise CacheError(
                 f"KVCache.crop: length must be an int of at least 0, got {length!r}\n"
                 "  hint: say how many tokens to keep, as in crop(cache.length() - 1)"
@@ -244,7 +245,3 @@ class KVCache:
             else:
                 before.restore(state)
             raise
-
-
-def _is_int(number: object) -> bool:
-    return isinstance(number, int) and not isinstance(number, bool)

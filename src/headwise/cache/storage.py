@@ -79,11 +79,11 @@ class Storage(ABC):
         """Return what is stored and the new tokens as tensors that carry gradients, or refuse."""
 
     @property
-    def state(self) -> "State":
+    def state(self) -> State:
         """What ``restore`` brings back."""
         return State(self.length, self._key, self._value)
 
-    def restore(self, state: "State") -> None:
+    def restore(self, state: State) -> None:
         """Go back to an earlier state, from before tokens were appended."""
         self.length, self._key, self._value = state
 

@@ -1,6 +1,8 @@
 """Multi-head attention with its projections."""
 
 from collections.abc import Mapping
+from functools import reduce
+from operator import and_
 from typing import Any
 
 import torch
@@ -102,16 +104,16 @@ class MultiHeadAttention(nn.Module):
                 "  hint: dropout is the share of weights set to zero in training"
             )
         self.d_k = d_model // num_heads if head_dim is None else head_dim
+        self.kv_dim = d_model if kv_dim is None else kv_dim
         self.value_dim = self.d_k if value_dim is None else value_dim
         self.dropout = dropout
         self.pattern = pattern
         self.softcap = softcap
 
         made: dict[str, Any] = {"device": device, "dtype": dtype}
-        width = d_model if kv_dim is None else kv_dim
         self.W_q = nn.Linear(d_model, num_heads * self.d_k, bias, **made)
-        self.W_k = nn.Linear(width, self.num_kv_heads * self.d_k, bias, **made)
-        self.W_v = nn.Linear(width, self.num_kv_heads * self.value_dim, bias, **made)
+        self.W_k = nn.Linear(self.kv_dim, self.num_kv_heads * self.d_k, bias, **made)
+        self.W_v = nn.Linear(self.kv_dim, self.num_kv_heads * self.value_dim, bias, **made)
         self.W_o = nn.Linear(num_heads * self.value_dim, d_model, bias, **made)
         self.q_norm = nn.RMSNorm(self.d_k, **made) if qk_norm else None
         self.k_norm = nn.RMSNorm(self.d_k, **made) if qk_norm else None
@@ -195,7 +197,8 @@ class MultiHeadAttention(nn.Module):
         self._check_inputs(query, key, value)
         q = self.split_heads(self.W_q(query))
         k = self.split_heads(self.W_k(key))
-        v = _split(self.W_v(value), self.num_kv_heads)
+        v = self.W_v(value)
+        v = self.split_heads(v) if self.value_dim == self.d_k else _split(v, self.num_kv_heads)
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         return q, k, v
@@ -221,13 +224,10 @@ class MultiHeadAttention(nn.Module):
             parts.append(KeyMask(kv_mask))
         if mask is not None:
             parts.append(Dense(mask))
-        joined = parts[0] if parts else None
-        for part in parts[1:]:
-            joined = joined & part if joined is not None else part
-        return joined
+        return reduce(and_, parts) if parts else None
 
     def _check_inputs(self, query: Tensor, key: Tensor, value: Tensor) -> None:
-        widths = (self.W_q.in_features, self.W_k.in_features, self.W_v.in_features)
+        widths = (self.d_model, self.kv_dim, self.kv_dim)
         given = (query.shape[-1], key.shape[-1], value.shape[-1])
         if given != widths or not 2 <= query.ndim == key.ndim == value.ndim <= 3:
             raise refuse_shapes(

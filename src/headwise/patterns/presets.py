@@ -1,5 +1,6 @@
 """Combinations that have a name elsewhere."""
 
+from headwise._checks import is_int
 from headwise.errors import PatternError
 from headwise.patterns.base import Pattern
 from headwise.patterns.causal import Causal
@@ -12,7 +13,7 @@ def sliding_causal(window: int) -> Pattern:
     Raises:
         PatternError: A window below 1, which would leave a query nothing to see.
     """
-    if not isinstance(window, int) or isinstance(window, bool) or window < 1:
+    if not is_int(window) or window < 1:
         raise PatternError(
             f"sliding_causal: window must be an int of at least 1, got {window!r}\n"
             "  hint: the window counts the query's own key; without a window use Causal()"

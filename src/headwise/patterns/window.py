@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from typing_extensions import override
 
+from headwise._checks import is_int
 from headwise._dims import Allowed, Positions
 from headwise.errors import PatternError
 from headwise.patterns.base import Pattern, Reach
@@ -36,13 +37,13 @@ class Window(Pattern):
 
     def __post_init__(self) -> None:
         for name, count in (("left", self.left), ("right", self.right)):
-            if count is not None and (not _is_int(count) or count < 0):
+            if count is not None and (not is_int(count) or count < 0):
                 raise PatternError(
                     f"Window: {name} must be an int of at least 0, or None, got {count!r}\n"
                     "  hint: left and right count neighbours without the query itself; "
                     "patterns.sliding_causal(n) counts keys, itself included"
                 )
-        if not _is_int(self.dilation) or self.dilation < 1:
+        if not is_int(self.dilation) or self.dilation < 1:
             raise PatternError(
                 f"Window: dilation must be an int of at least 1, got {self.dilation!r}\n"
                 "  hint: 1 takes every neighbour, 2 every second one"
@@ -70,7 +71,3 @@ class Window(Pattern):
         maybe = between(first - left, last + right + 1)
         sure = between(last - left, first + right + 1) if self.dilation == 1 else ()
         return Reach(maybe, sure)
-
-
-def _is_int(number: object) -> bool:
-    return isinstance(number, int) and not isinstance(number, bool)

@@ -87,6 +87,19 @@ def test_copies_and_hooks_work() -> None:
     assert sorted(seen) == ["W_k", "W_o", "W_q", "W_v"]
 
 
+def test_overridden_split_is_used_for_all_three() -> None:
+    class Counting(hw.MultiHeadAttention):
+        splits = 0
+
+        def split_heads(self, x: Tensor) -> Tensor:
+            self.splits += 1
+            return super().split_heads(x)
+
+    layer = Counting(12, 3, num_kv_heads=1)
+    layer(torch.randn(2, 5, 12))
+    assert layer.splits == 3
+
+
 X = torch.zeros(2, 5, 12)
 Wrong = Callable[[hw.MultiHeadAttention], Tensor]
 REFUSED: list[tuple[Wrong, type[Exception], str]] = [
