@@ -2,7 +2,10 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "dispatch.h"
@@ -23,33 +26,158 @@ int useful_threads(const AttendArgs& a, int threads) {
   return static_cast<int>(useful < threads ? useful : threads);
 }
 
+int64_t all_rows(const AttendArgs& a) { return a.batches * a.q_heads * a.q_len; }
+
+std::vector<float> row_deltas(BackwardArgs& args, int threads) {
+  std::vector<float> deltas(static_cast<size_t>(all_rows(args.call)));
+  args.delta = deltas.data();
+  const Functions& kernel = kernels()[args.call.dtype];
+  for_each_task(all_rows(args.call), 0, threads, Deal::kInRuns,
+                [&](int64_t row, float*) { kernel.sum_row(args, row); });
+  return deltas;
+}
+
+// Adds the slots up in their order; `numbers` of each.
+void add_slots(const float* slots, int64_t count, int64_t numbers, float* sums, int threads) {
+  constexpr int64_t kShare = 4096;
+  for_each_task((numbers + kShare - 1) / kShare, 0, threads, Deal::kInRuns,
+                [&](int64_t share, float*) {
+                  const int64_t from = share * kShare;
+                  const int64_t to = from + kShare < numbers ? from + kShare : numbers;
+                  for (int64_t slot = 0; slot < count; ++slot) {
+                    const float* part = slots + slot * numbers;
+                    for (int64_t i = from; i < to; ++i) sums[i] += part[i];
+                  }
+                });
+}
+
+// A sink's weight in each row is exp(sink - lse), and its value is 0.
+void sinks_backward(const BackwardArgs& args, float* d_sinks, int threads) {
+  const AttendArgs& a = args.call;
+  for_each_task(a.q_heads, 0, threads, Deal::kOneByOne, [&](int64_t head, float*) {
+    double sum = 0.0;
+    for (int64_t b = 0; b < a.batches; ++b) {
+      for (int64_t row = a.row_number(b, head, 0); row < a.row_number(b, head, a.q_len); ++row) {
+        if (std::isinf(a.lse[row])) continue;
+        sum -= double{std::exp(a.sinks[head] - a.lse[row])} * double{args.delta[row]};
+      }
+    }
+    d_sinks[head] = static_cast<float>(sum);
+  });
+}
+
 }  // namespace
 
 bool is_forked_child() noexcept { return forked.load(std::memory_order_relaxed); }
 
-void attend(const AttendArgs& a, int threads) {
-  const KernelTable& table = kernels();
-  const int64_t rows = a.batches * a.q_heads * a.q_len;
+void attend(AttendArgs a, int threads) {
+  const Functions& kernel = kernels()[a.dtype];
+  const int64_t rows = all_rows(a);
   if (rows == 0) return;
   threads = useful_threads(a, threads);
   if (!a.splits_keys()) {
-    for_each_task(a.batches * a.q_heads * a.query_tiles(), table.tile_workspace(a), threads,
+    const int64_t tiles = a.batches * a.q_heads * a.query_tiles();
+    a.run_tiles = std::clamp(tiles / (8 * int64_t{threads}), int64_t{1}, kRunTiles);
+    for_each_task(a.batches * a.q_heads * a.query_runs(), kernel.tile_workspace(a), threads,
                   Deal::kOneByOne,
-                  [&](int64_t task, float* room) { table.attend_tile(a, task, room); });
+                  [&](int64_t task, float* room) { kernel.attend_tile(a, task, room); });
     return;
   }
   const int64_t tasks = a.batches * a.kv_heads * a.chunks();
   thread_local std::vector<float> room_for_partials;
   std::vector<float>& partials = room_for_partials;
-  const auto floats = static_cast<size_t>(tasks * table.partial_size(a));
+  const auto floats = static_cast<size_t>(tasks * kernel.partial_size(a));
   if (partials.size() < floats) partials.resize(floats);
   // With a pattern, the live chunks may all lie in one run.
   const Deal deal = a.layout.which == nullptr ? Deal::kInRuns : Deal::kOneByOne;
-  for_each_task(tasks, table.chunk_workspace(a), threads, deal, [&](int64_t task, float* room) {
-    table.attend_chunk(a, task, partials.data(), room);
+  for_each_task(tasks, kernel.chunk_workspace(a), threads, deal, [&](int64_t task, float* room) {
+    kernel.attend_chunk(a, task, partials.data(), room);
   });
-  for_each_task(rows, 0, threads, Deal::kInRuns,
-                [&](int64_t task, float*) { table.merge_row(a, task, partials.data()); });
+  for_each_task(
+      rows, kernel.merge_workspace(a), threads, Deal::kInRuns,
+      [&](int64_t task, float* room) { kernel.merge_row(a, task, partials.data(), room); });
+}
+
+void attend_backward(BackwardArgs args, float* d_query, float* d_sinks, int threads) {
+  const AttendArgs& a = args.call;
+  const Functions& kernel = kernels()[a.dtype];
+  threads = useful_threads(a, threads);
+  const std::vector<float> deltas = row_deltas(args, threads);
+  if (d_sinks != nullptr) sinks_backward(args, d_sinks, threads);
+  const int64_t heads = a.batches * a.kv_heads;
+  const int64_t numbers = all_rows(a) * a.head_dim;
+  const auto run = [&] {
+    for_each_task(heads * args.slots, kernel.backward_workspace(args), threads, Deal::kOneByOne,
+                  [&](int64_t task, float* room) { kernel.attend_backward(args, task, room); });
+  };
+  // With few heads, several blocks of keys of each are worked on at a time, into slots of their
+  // own. The sums are the same: block after block.
+  const int64_t blocks = args.blocks();
+  const int64_t wanted = heads >= 2 * int64_t{threads} || heads == 0 || threads == 1
+                             ? 1
+                             : (4 * int64_t{threads} + heads - 1) / heads;
+  args.slots = wanted < blocks ? wanted : blocks;
+  if (args.slots <= 1) {
+    args.slots = 1;
+    args.d_query = d_query;
+    args.last_block = blocks;
+    run();
+    return;
+  }
+  std::vector<float> slots(static_cast<size_t>(args.slots * numbers));
+  args.d_query = slots.data();
+  for (int64_t i = 0; i < numbers; ++i) d_query[i] = 0.0F;
+  for (int64_t block = 0; block < blocks; block += args.slots) {
+    if (args.slots > blocks - block) args.slots = blocks - block;
+    args.first_block = block;
+    args.last_block = block + args.slots;
+    run();
+    add_slots(args.d_query, args.slots, numbers, d_query, threads);
+  }
+}
+
+void bias_backward(BiasBackwardArgs args, int threads) {
+  constexpr int64_t kParts = 8;
+  const AttendArgs& a = args.backward.call;
+  const Functions& kernel = kernels()[a.dtype];
+  threads = useful_threads(a, threads);
+  const std::vector<float> deltas = row_deltas(args.backward, threads);
+  float* d_bias = args.d_bias;
+  float* d_table = args.d_table;
+  // Parts and rows are summed here in their order, where the tasks do not own a whole sum.
+  std::vector<float> parts;
+  const int64_t table = a.q_heads * a.bias.table_width;
+  const bool sums_all = d_bias != nullptr && args.sums_rows && args.sums_columns;
+  if (d_table != nullptr) {
+    args.parts = kParts;
+    parts.resize(static_cast<size_t>(kParts * table));
+    args.d_table = parts.data();
+  } else if (sums_all) {
+    args.sums_rows = false;
+    parts.resize(static_cast<size_t>(args.batches * args.heads * a.q_len));
+    args.d_bias = parts.data();
+  }
+  for_each_task(kernel.bias_tasks(args), kernel.bias_workspace(args), threads, Deal::kOneByOne,
+                [&](int64_t task, float* room) { kernel.bias_backward(args, task, room); });
+  if (d_table != nullptr) {
+    for (int64_t i = 0; i < table; ++i) d_table[i] = 0.0F;
+    add_slots(parts.data(), kParts, table, d_table, threads);
+  }
+  for (int64_t i = 0; sums_all && i < args.batches * args.heads; ++i) {
+    d_bias[i] = 0.0F;
+    for (int64_t row = 0; row < a.q_len; ++row) {
+      d_bias[i] += parts[static_cast<size_t>(i * a.q_len + row)];
+    }
+  }
+}
+
+double multiply_add(Dtype dtype, int64_t rounds, int threads) {
+  std::vector<double> operations(static_cast<size_t>(threads));
+  for_each_task(threads, 1, threads, Deal::kOneByOne, [&](int64_t task, float* room) {
+    *room = 0.0F;
+    operations[static_cast<size_t>(task)] = kernels()[dtype].multiply_add(rounds, room);
+  });
+  return std::accumulate(operations.begin(), operations.end(), 0.0);
 }
 
 }  // namespace headwise

@@ -10,6 +10,8 @@
 
 #include <cstdint>
 
+#include "kernel_table.h"
+
 namespace headwise {
 
 // Valid while the argument it was made from is.
@@ -24,10 +26,37 @@ struct BorrowedTensor {
   int64_t size(int axis) const noexcept { return view.shape[axis]; }
   int64_t stride(int axis) const noexcept { return view.strides[axis]; }
 
-  // float32 on the CPU with `dimensions` axes.
+  bool is_on_cpu() const noexcept {
+    return view.device.device_type == nanobind::device::cpu::value;
+  }
+  // float32, or int64, on the CPU with `dimensions` axes.
   bool is_float(int dimensions) const noexcept {
-    return view.dtype == nanobind::dtype<float>() && view.ndim == dimensions &&
-           view.device.device_type == nanobind::device::cpu::value;
+    return is_dtype(Dtype::kFloat32) && view.ndim == dimensions;
+  }
+  bool is_int64(int dimensions) const noexcept {
+    return view.dtype == nanobind::dtype<int64_t>() && view.ndim == dimensions && is_on_cpu();
+  }
+  bool is_dtype(Dtype wanted) const noexcept {
+    Dtype found{};
+    return find_dtype(found) && found == wanted;
+  }
+  // Says which of the kernels' dtypes it has, on the CPU; false for any other.
+  bool find_dtype(Dtype& found) const noexcept {
+    using Code = nanobind::dlpack::dtype_code;
+    const auto is = [&](Code code, int bits) {
+      return view.dtype.code == static_cast<uint8_t>(code) && view.dtype.bits == bits &&
+             view.dtype.lanes == 1 && is_on_cpu();
+    };
+    if (is(Code::Float, 32)) {
+      found = Dtype::kFloat32;
+    } else if (is(Code::Bfloat, 16)) {
+      found = Dtype::kBFloat16;
+    } else if (is(Code::Float, 16)) {
+      found = Dtype::kFloat16;
+    } else {
+      return false;
+    }
+    return true;
   }
 };
 

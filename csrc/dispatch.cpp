@@ -6,7 +6,7 @@
 #include <stdexcept>
 
 #if defined(__x86_64__)
-#define HEADWISE_FOR_EACH_ISA(X) X(scalar) X(avx2) X(avx512)
+#define HEADWISE_FOR_EACH_ISA(X) X(scalar) X(avx2) X(avx512) X(avx512_bf16)
 #elif defined(__aarch64__)
 #define HEADWISE_FOR_EACH_ISA(X) X(scalar) X(neon)
 #else
@@ -34,9 +34,10 @@ bool runs_here(const std::string& name) {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
            __builtin_cpu_supports("f16c");
   }
-  if (name == "avx512") {
+  if (name == "avx512" || name == "avx512_bf16") {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+           (name == "avx512" || __builtin_cpu_supports("avx512bf16"));
   }
 #endif
   return name == "scalar" || name == "neon";

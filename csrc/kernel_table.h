@@ -9,10 +9,23 @@
 
 namespace headwise {
 
-constexpr int64_t kQueryTile = 48;  // queries of a tile: the lanes of the kernels
-constexpr int64_t kKeyTile = 128;   // keys of a tile
-constexpr int64_t kFewQueries = 8;  // up to here keys are split among tasks
-constexpr int64_t kChunkTiles = 2;  // key tiles that one such task takes
+constexpr int64_t kQueryTile = 48;   // queries of a tile: the lanes of the kernels
+constexpr int64_t kKeyTile = 128;    // keys of a tile
+constexpr int64_t kFewQueries = 16;  // up to here keys are split among tasks
+constexpr int64_t kChunkTiles = 2;   // key tiles that one such task takes
+constexpr int64_t kRunTiles = 4;     // neighbouring query tiles that one task may take
+constexpr int64_t kBlockTiles = 4;   // key tiles whose gradients one task of the backward owns
+
+// Numbers of 16 bits, widened to float32 before anything is done with them.
+struct BFloat16 {
+  uint16_t bits;
+};
+struct Float16 {
+  uint16_t bits;
+};
+
+enum class Dtype { kFloat32, kBFloat16, kFloat16 };
+constexpr int kDtypes = 3;
 
 // Live tiles of every query tile, as headwise.patterns.tiles describes them.
 struct Layout {
@@ -23,44 +36,98 @@ struct Layout {
   int64_t starts_stride = 0;
   const int32_t* entries = nullptr;
   const uint64_t* bitmaps = nullptr;
+  // For every plain layout and block of keys, the first query tile that sees some of it and the one
+  // behind the last; nobody sees later blocks. Null where that is not known.
+  const int32_t* ranges = nullptr;
+  int64_t range_blocks = 0;
 
   HEADWISE_INLINE const int32_t* starts_of(int64_t b, int64_t h) const noexcept {
     return starts + which[b * which_batch + h * which_head] * starts_stride;
   }
+  HEADWISE_INLINE int64_t first_query_tile(int64_t b, int64_t h, int64_t block) const noexcept {
+    if (ranges == nullptr) return 0;
+    return block < range_blocks ? range_of(b, h, block)[0] : 0;
+  }
+  HEADWISE_INLINE int64_t last_query_tile(int64_t b, int64_t h, int64_t block,
+                                          int64_t all) const noexcept {
+    if (ranges == nullptr) return all;
+    return block < range_blocks ? range_of(b, h, block)[1] : 0;
+  }
+
+ private:
+  HEADWISE_INLINE const int32_t* range_of(int64_t b, int64_t h, int64_t block) const noexcept {
+    const int64_t row = which[b * which_batch + h * which_head];
+    return ranges + (row * range_blocks + block) * 2;
+  }
 };
 
-// A tensor (batch, heads, length, dim) of float32 with innermost stride 1; strides in elements.
-template <class T>
+// A tensor (batch, heads, length, dim) with innermost stride 1; strides in elements.
+template <class Untyped>
 struct Tensor4 {
-  T* data = nullptr;
+  Untyped* data = nullptr;
   int64_t batch = 0;
   int64_t head = 0;
   int64_t row = 0;
 
+  template <class T>
   HEADWISE_INLINE T* at(int64_t b, int64_t h, int64_t i) const noexcept {
-    return data + b * batch + h * head + i * row;
+    return static_cast<T*>(data) + b * batch + h * head + i * row;
   }
 };
 
-struct AttendArgs {
-  Tensor4<const float> query, key, value;
-  Tensor4<float> output;
-  float* lse = nullptr;  // (batch, q_heads, q_len) contiguous, or null
+// Numbers added to the scores: spelled out, or computed from the distance between query i and key
+// j, which is `shifts[b] + i - j`. At most one of them is there.
+struct Bias {
+  Tensor4<const void> dense;  // float32 (batch, q_heads, q_len, kv_len) with any strides
+  int64_t dense_column = 0;
+  const float* slopes = nullptr;  // (q_heads,): adds -slope * |distance|
+  const float* table = nullptr;   // (q_heads, width): adds the number in column `distance`
+  int64_t table_width = 0;
+  const int64_t* shifts = nullptr;  // one per sample, or one for all
+  int64_t shifts_batch = 0;
 
-  // (batch, q_heads, q_len, kv_len) with any strides, or null.
-  Tensor4<const float> bias;
-  int64_t bias_column = 0;
+  HEADWISE_INLINE bool any() const noexcept {
+    return dense.data != nullptr || slopes != nullptr || table != nullptr;
+  }
+  HEADWISE_INLINE int64_t distance(int64_t b, int64_t i, int64_t j) const noexcept {
+    return shifts[b * shifts_batch] + i - j;
+  }
+};
+
+// Weights are dropped by a generator that counts (Philox), so that they can be dropped again.
+struct Dropout {
+  uint32_t threshold = 0;  // weights whose word is below are dropped; 0: none are
+  uint32_t key[2] = {0, 0};
+  float factor = 1.0F;  // of the weights that stay
+};
+
+struct AttendArgs {
+  Dtype dtype = Dtype::kFloat32;  // of query, key, value and output
+  Tensor4<const void> query, key, value;
+  Tensor4<void> output;
+  float* lse = nullptr;  // (batch, q_heads, q_len) contiguous, or null
+  Bias bias;
+  const float* sinks = nullptr;  // (q_heads,)
+  Dropout dropout;
 
   int64_t batches = 0, q_heads = 0, kv_heads = 0, q_len = 0, kv_len = 0;
   int64_t head_dim = 0, value_dim = 0;
   float scale = 1.0F;
+  float softcap = 0.0F;  // 0: none
   Layout layout;
+  int64_t run_tiles = 1;  // query tiles of a task, up to kRunTiles; no result depends on it
 
   HEADWISE_INLINE int64_t group() const noexcept { return q_heads / kv_heads; }
   HEADWISE_INLINE int64_t query_tiles() const noexcept {
     return (q_len + kQueryTile - 1) / kQueryTile;
   }
+  HEADWISE_INLINE int64_t query_runs() const noexcept {
+    return (query_tiles() + run_tiles - 1) / run_tiles;
+  }
   HEADWISE_INLINE int64_t key_tiles() const noexcept { return (kv_len + kKeyTile - 1) / kKeyTile; }
+  HEADWISE_INLINE int64_t row_number(int64_t b, int64_t h, int64_t i) const noexcept {
+    return (b * q_heads + h) * q_len + i;
+  }
   // Whether keys are split among tasks. It depends on the number of queries alone, so that keys
   // padded on the right change no bits. With more, a tile has rows enough and needs no merging.
   HEADWISE_INLINE bool splits_keys() const noexcept { return kv_len > 0 && q_len <= kFewQueries; }
@@ -69,11 +136,36 @@ struct AttendArgs {
   }
 };
 
-// Functions that compute one task on one thread. Sizes of workspaces are in floats.
-struct KernelTable {
-  const char* name;
+struct BackwardArgs {
+  AttendArgs call;  // `output` and `lse` are read
+  Tensor4<const void> d_output;
+  const float* d_lse = nullptr;  // as `lse`, or null
+  float* delta = nullptr;        // as `lse`: the sum of output * d_output of a row, less d_lse
 
-  // A query tile of one head against all its live key tiles.
+  Tensor4<void> d_key, d_value;
+  // float32 (slots, batch, q_heads, q_len, head_dim) contiguous: each slot takes the gradients of
+  // one block of keys after the other, from `first_block` on.
+  float* d_query = nullptr;
+  int64_t slots = 1, first_block = 0, last_block = 0;
+
+  HEADWISE_INLINE int64_t blocks() const noexcept {
+    return (call.key_tiles() + kBlockTiles - 1) / kBlockTiles;
+  }
+};
+
+// The gradient of a bias, summed over the axes along which the bias is broadcast.
+struct BiasBackwardArgs {
+  BackwardArgs backward;
+  float* d_bias = nullptr;  // contiguous (batches, heads, rows, columns), each all or 1
+  int64_t batches = 0, heads = 0;
+  bool sums_rows = false, sums_columns = false;
+  float* d_table = nullptr;  // (parts, q_heads, width)
+  int64_t parts = 1;
+};
+
+// Functions that compute one task on one thread. Sizes of workspaces are in floats.
+struct Functions {
+  // A run of query tiles of one head against all their live key tiles.
   int64_t (*tile_workspace)(const AttendArgs&) noexcept;
   void (*attend_tile)(const AttendArgs&, int64_t task, float* workspace) noexcept;
 
@@ -82,7 +174,32 @@ struct KernelTable {
   int64_t (*chunk_workspace)(const AttendArgs&) noexcept;
   int64_t (*partial_size)(const AttendArgs&) noexcept;
   void (*attend_chunk)(const AttendArgs&, int64_t task, float* partials, float* workspace) noexcept;
-  void (*merge_row)(const AttendArgs&, int64_t task, const float* partials) noexcept;
+  int64_t (*merge_workspace)(const AttendArgs&) noexcept;
+  void (*merge_row)(const AttendArgs&, int64_t task, const float* partials,
+                    float* workspace) noexcept;
+
+  // Fills `delta` for one row.
+  void (*sum_row)(const BackwardArgs&, int64_t task) noexcept;
+  // Blocks of keys of one key/value head against all query tiles that see them.
+  int64_t (*backward_workspace)(const BackwardArgs&) noexcept;
+  void (*attend_backward)(const BackwardArgs&, int64_t task, float* workspace) noexcept;
+
+  // A part of the gradient of a bias.
+  int64_t (*bias_workspace)(const BiasBackwardArgs&) noexcept;
+  int64_t (*bias_tasks)(const BiasBackwardArgs&) noexcept;
+  void (*bias_backward)(const BiasBackwardArgs&, int64_t task, float* workspace) noexcept;
+
+  // Multiplies and adds in registers for so many rounds; returns the number of operations.
+  double (*multiply_add)(int64_t rounds, float* result) noexcept;
+};
+
+struct KernelTable {
+  const char* name;
+  Functions of[kDtypes];
+
+  HEADWISE_INLINE const Functions& operator[](Dtype dtype) const noexcept {
+    return of[static_cast<int>(dtype)];
+  }
 };
 
 }  // namespace headwise

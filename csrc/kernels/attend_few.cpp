@@ -31,50 +31,51 @@ struct Sums {
 
 // ---- scores -----------------------------------------------------------------------------------
 
-// Adds the products of queries and keys from `d` on; the lanes run along head_dim.
-template <int64_t kQueries, class Load>
+// Adds the products of queries and keys from `d` on, `left` of them; the lanes run along head_dim.
+template <class Numbers, int64_t kQueries>
 HEADWISE_INLINE void add_products(Sums<kQueries>& sums, const float* const* queries,
-                                  const float* const* keys, int64_t d, Load load) noexcept {
+                                  const typename Numbers::Element* const* keys, int64_t d,
+                                  int64_t left) noexcept {
   Vec::Reg key[kRegs];
 #pragma GCC unroll 4
-  for (int64_t k = 0; k < kRegs; ++k) key[k] = load(keys[k] + d);
+  for (int64_t k = 0; k < kRegs; ++k) key[k] = Numbers::load(keys[k] + d, 0, left);
 #pragma GCC unroll 4
   for (int64_t r = 0; r < kQueries; ++r) {
-    const Vec::Reg query = load(queries[r] + d);
+    const Vec::Reg query = Vec::load(queries[r] + d / Numbers::per_word);
 #pragma GCC unroll 4
-    for (int64_t k = 0; k < kRegs; ++k) sums.of[r][k] = Vec::fma(query, key[k], sums.of[r][k]);
+    for (int64_t k = 0; k < kRegs; ++k) {
+      sums.of[r][k] = Numbers::multiply_add(query, key[k], sums.of[r][k]);
+    }
   }
 }
 
-template <int64_t kQueries>
+template <class Numbers, int64_t kQueries>
 void score_rows(const Chunk& chunk, const Piece& piece, int64_t row) noexcept {
+  using T = typename Numbers::Element;
+  constexpr int64_t kStep = Vec::width * Numbers::per_word;
   const AttendArgs& a = *chunk.args;
   const float* queries[kQueries];
   for (int64_t r = 0; r < kQueries; ++r) {
-    queries[r] = a.query.at(chunk.batch, chunk.head(row + r), chunk.query(row + r));
+    queries[r] = chunk.queries + (row + r) * whole_registers(a.head_dim);
   }
-  const int64_t rest = a.head_dim % Vec::width;
+  const int64_t rest = a.head_dim % kStep;
   const int64_t whole = a.head_dim - rest;
   const int64_t stride = a.key.row;
-  const float* key = a.key.at(chunk.batch, chunk.kv_head, chunk.first + piece.from);
+  const T* key = a.key.at<const T>(chunk.batch, chunk.kv_head, chunk.first + piece.from);
   float* scores = chunk.scores + row * kChunk;
   for (int64_t j = piece.from; j < piece.to; j += kRegs, key += kRegs * stride) {
     const int64_t left = piece.to - j;
-    const float* keys[kRegs] = {key, left > 1 ? key + stride : key,
-                                left > 2 ? key + 2 * stride : key,
-                                left > 3 ? key + 3 * stride : key};
+    const T* keys[kRegs] = {key, left > 1 ? key + stride : key, left > 2 ? key + 2 * stride : key,
+                            left > 3 ? key + 3 * stride : key};
     Sums<kQueries> sums;
     sums.clear();
-    for (int64_t d = 0; d < whole; d += Vec::width) {
+    for (int64_t d = 0; d < whole; d += kStep) {
       for (int64_t k = 0; k < kRegs; ++k) {
         __builtin_prefetch(key + (kAhead + k) * stride + d, 0, 0);
       }
-      add_products(sums, queries, keys, d, [](const float* p) noexcept { return Vec::load(p); });
+      add_products<Numbers>(sums, queries, keys, d, kStep);
     }
-    if (rest > 0) {
-      add_products(sums, queries, keys, whole,
-                   [rest](const float* p) noexcept { return Vec::load_partial(p, rest); });
-    }
+    if (rest > 0) add_products<Numbers>(sums, queries, keys, whole, rest);
 #pragma GCC unroll 4
     for (int64_t r = 0; r < kQueries; ++r) {
       float four[kRegs];
@@ -85,29 +86,13 @@ void score_rows(const Chunk& chunk, const Piece& piece, int64_t row) noexcept {
   }
 }
 
+template <class Numbers>
 void score(const Chunk& chunk, const Piece& piece, int64_t row, int64_t rows) noexcept {
   switch (rows) {
-    case 1: score_rows<1>(chunk, piece, row); break;
-    case 2: score_rows<2>(chunk, piece, row); break;
-    case 3: score_rows<kThree>(chunk, piece, row); break;
-    default: score_rows<kRowBlock>(chunk, piece, row); break;
-  }
-}
-
-void add_bias_and_close(const Chunk& chunk, const Piece& piece, int64_t row) noexcept {
-  const AttendArgs& a = *chunk.args;
-  const int64_t i = chunk.query(row);
-  float* scores = chunk.scores + row * kChunk;
-  if (a.bias.data != nullptr) {
-    const float* bias = a.bias.at(chunk.batch, chunk.head(row), i) + chunk.first * a.bias_column;
-    for (int64_t j = piece.from; j < piece.to; ++j) {
-      const float number = bias[j * a.bias_column];
-      scores[j] = number == kMinusInfinity ? number : scores[j] + number;
-    }
-  }
-  if (piece.bits == nullptr) return;
-  for (int64_t j = piece.from; j < piece.to; ++j) {
-    if (((piece.bits[j - piece.bits_from] >> i) & 1U) == 0) scores[j] = kMinusInfinity;
+    case 1: score_rows<Numbers, 1>(chunk, piece, row); break;
+    case 2: score_rows<Numbers, 2>(chunk, piece, row); break;
+    case 3: score_rows<Numbers, kThree>(chunk, piece, row); break;
+    default: score_rows<Numbers, kRowBlock>(chunk, piece, row); break;
   }
 }
 
@@ -140,13 +125,13 @@ void soften(float* scores, int64_t keys, float* highest, float* total) noexcept 
 constexpr int64_t kSummed = 64;
 
 // Adds the weighted values of the keys `from` to `to`; the lanes run along value_dim.
-template <int64_t kQueries, class Load>
+template <class T, int64_t kQueries, class Load>
 HEADWISE_INLINE void add_values(Sums<kQueries>& sums, const Chunk& chunk, int64_t from, int64_t to,
                                 int64_t row, int64_t column, Load load) noexcept {
   const AttendArgs& a = *chunk.args;
   const int64_t stride = a.value.row;
   const float* weights = chunk.scores + row * kChunk;
-  const float* value = a.value.at(chunk.batch, chunk.kv_head, chunk.first + from) + column;
+  const T* value = a.value.at<const T>(chunk.batch, chunk.kv_head, chunk.first + from) + column;
   for (int64_t j = from; j < to; ++j, value += stride) {
     Vec::Reg number[kRegs];
 #pragma GCC unroll 4
@@ -165,7 +150,7 @@ HEADWISE_INLINE void add_values(Sums<kQueries>& sums, const Chunk& chunk, int64_
   }
 }
 
-template <int64_t kQueries>
+template <class T, int64_t kQueries>
 void mix_rows(const Chunk& chunk, const Piece* pieces, int64_t count, int64_t row, int64_t column,
               float* const* output) noexcept {
   const int64_t columns = smaller(chunk.args->value_dim - column, kRegs * Vec::width);
@@ -179,11 +164,11 @@ void mix_rows(const Chunk& chunk, const Piece* pieces, int64_t count, int64_t ro
       Sums<kQueries> sums;
       sums.clear();
       if (columns == kRegs * Vec::width) {
-        add_values(sums, chunk, from, to, row, column, [](const float* at, int64_t v) noexcept {
+        add_values<T>(sums, chunk, from, to, row, column, [](const T* at, int64_t v) noexcept {
           return Vec::load(at + v * Vec::width);
         });
       } else {
-        add_values(sums, chunk, from, to, row, column, [left](const float* at, int64_t v) noexcept {
+        add_values<T>(sums, chunk, from, to, row, column, [left](const T* at, int64_t v) noexcept {
           const int64_t n = left(v);
           return n == 0 ? Vec::set(0.0F) : Vec::load_partial(at + v * Vec::width, n);
         });
@@ -201,14 +186,15 @@ void mix_rows(const Chunk& chunk, const Piece* pieces, int64_t count, int64_t ro
   }
 }
 
+template <class T>
 void mix(const Chunk& chunk, const Piece* pieces, int64_t count, int64_t row, int64_t rows,
          float* const* output) noexcept {
   for (int64_t c = 0; c < chunk.args->value_dim; c += kRegs * Vec::width) {
     switch (rows) {
-      case 1: mix_rows<1>(chunk, pieces, count, row, c, output); break;
-      case 2: mix_rows<2>(chunk, pieces, count, row, c, output); break;
-      case 3: mix_rows<kThree>(chunk, pieces, count, row, c, output); break;
-      default: mix_rows<kRowBlock>(chunk, pieces, count, row, c, output); break;
+      case 1: mix_rows<T, 1>(chunk, pieces, count, row, c, output); break;
+      case 2: mix_rows<T, 2>(chunk, pieces, count, row, c, output); break;
+      case 3: mix_rows<T, kThree>(chunk, pieces, count, row, c, output); break;
+      default: mix_rows<T, kRowBlock>(chunk, pieces, count, row, c, output); break;
     }
   }
 }
@@ -221,6 +207,7 @@ bool is_finite(const float* numbers, int64_t count) noexcept {
 
 // The same sums in the same order, leaving out keys that the row may not see: their weight is 0,
 // and 0 times NaN would not be.
+template <class T>
 void mix_open_keys(const Chunk& chunk, const Piece* pieces, int64_t count, int64_t row,
                    float* output) noexcept {
   const AttendArgs& a = *chunk.args;
@@ -233,7 +220,7 @@ void mix_open_keys(const Chunk& chunk, const Piece* pieces, int64_t count, int64
         Vec::Reg sum = Vec::set(0.0F);
         for (int64_t j = from; j < smaller(from + kSummed, pieces[p].to); ++j) {
           if (is_closed(chunk, pieces[p], row, j)) continue;
-          const float* value = a.value.at(chunk.batch, chunk.kv_head, chunk.first + j) + c;
+          const T* value = a.value.at<const T>(chunk.batch, chunk.kv_head, chunk.first + j) + c;
           sum = Vec::fma(Vec::set(weights[j]), Vec::load_partial(value, columns), sum);
         }
         whole = Vec::add(whole, sum);
@@ -248,45 +235,57 @@ void mix_open_keys(const Chunk& chunk, const Piece* pieces, int64_t count, int64
 // A partial result: the highest score, the sum of the weights, the weighted sum of the values.
 int64_t partial_stride(const AttendArgs& a) noexcept { return a.value_dim + 2; }
 
+template <class Numbers>
 void take_rows(const Chunk& chunk, const Piece* pieces, int64_t count, int64_t row, int64_t rows,
                float* partials) noexcept {
+  using T = typename Numbers::Element;
   const AttendArgs& a = *chunk.args;
   float* output[kRowBlock];
   const int64_t last = count == 0 ? 0 : pieces[count - 1].to;
   const int64_t keys = (last + Vec::width - 1) / Vec::width * Vec::width;
-  for (int64_t p = 0; p < count; ++p) score(chunk, pieces[p], row, rows);
+  for (int64_t p = 0; p < count; ++p) score<Numbers>(chunk, pieces[p], row, rows);
   for (int64_t r = 0; r < rows; ++r) {
     float* scores = chunk.scores + (row + r) * kChunk;
     int64_t done = 0;
     for (int64_t p = 0; p < count; ++p) {
       for (; done < pieces[p].from; ++done) scores[done] = kMinusInfinity;
-      add_bias_and_close(chunk, pieces[p], row + r);
+      shape_row(chunk, pieces[p], row + r);
       done = pieces[p].to;
     }
     for (; done < keys; ++done) scores[done] = kMinusInfinity;
     float* partial = partials + (row + r) * partial_stride(a);
     soften(scores, keys, partial, partial + 1);
+    if (a.dropout.threshold > 0) drop_row(chunk, row + r, keys);
     output[r] = partial + 2;
     for (int64_t c = 0; c < a.value_dim; ++c) output[r][c] = 0.0F;
   }
-  mix(chunk, pieces, count, row, rows, output);
+  mix<T>(chunk, pieces, count, row, rows, output);
   for (int64_t r = 0; r < rows; ++r) {
     if (!is_finite(output[r], a.value_dim)) {
-      mix_open_keys(chunk, pieces, count, row + r, output[r]);
+      mix_open_keys<T>(chunk, pieces, count, row + r, output[r]);
     }
   }
 }
 
-int64_t chunk_workspace(const AttendArgs& a) noexcept { return a.group() * a.q_len * kChunk; }
+int64_t chunk_workspace(const AttendArgs& a) noexcept {
+  return a.group() * a.q_len * (kChunk + whole_registers(a.head_dim));
+}
 
 int64_t partial_size(const AttendArgs& a) noexcept {
   return a.group() * a.q_len * partial_stride(a);
 }
 
+template <class Numbers>
 void attend_chunk(const AttendArgs& a, int64_t task, float* partials, float* workspace) noexcept {
+  using T = typename Numbers::Element;
   const int64_t number = task % a.chunks();
   const int64_t kv_head = task / a.chunks() % a.kv_heads;
-  const Chunk chunk{&a, task / a.chunks() / a.kv_heads, kv_head, number * kChunk, workspace};
+  Chunk chunk{&a, task / a.chunks() / a.kv_heads, kv_head, number * kChunk, workspace, nullptr};
+  chunk.scores = workspace + chunk.rows() * whole_registers(a.head_dim);
+  for (int64_t row = 0; row < chunk.rows(); ++row) {
+    const T* query = a.query.at<const T>(chunk.batch, chunk.head(row), chunk.query(row));
+    copy_words<Numbers>(query, 0, 1, a.head_dim, chunk.queries + row * whole_registers(a.head_dim));
+  }
   float* mine = partials + task * partial_size(a);
   Piece pieces[kChunkTiles];
   // Rows of heads that see different keys are worked on apart.
@@ -295,12 +294,13 @@ void attend_chunk(const AttendArgs& a, int64_t task, float* partials, float* wor
   for (int64_t start = 0; start < chunk.rows(); start += share) {
     const int64_t count = live_pieces(chunk, chunk.head(start), pieces);
     for (int64_t row = start; row < start + share; row += kRowBlock) {
-      take_rows(chunk, pieces, count, row, smaller(start + share - row, kRowBlock), mine);
+      take_rows<Numbers>(chunk, pieces, count, row, smaller(start + share - row, kRowBlock), mine);
     }
   }
 }
 
-void merge_row(const AttendArgs& a, int64_t task, const float* partials) noexcept {
+template <class T>
+void merge_row(const AttendArgs& a, int64_t task, const float* partials, float* sums) noexcept {
   const int64_t i = task % a.q_len;
   const int64_t head = task / a.q_len % a.q_heads;
   const int64_t batch = task / a.q_len / a.q_heads;
@@ -310,25 +310,46 @@ void merge_row(const AttendArgs& a, int64_t task, const float* partials) noexcep
     return partials + (first + chunk) * partial_size(a) + row * partial_stride(a);
   };
   float highest = kMinusInfinity;
+  bool sees = false;
   for (int64_t c = 0; c < a.chunks(); ++c) {
     const float most = partial(c)[0];
     highest = most > highest || most != most ? most : highest;
+    sees = sees || partial(c)[1] != 0.0F;
   }
-  float* output = a.output.at(batch, head, i);
-  for (int64_t c = 0; c < a.value_dim; ++c) output[c] = 0.0F;
   float total = 0.0F;
+  if (a.sinks != nullptr && sees) {
+    const float sink = a.sinks[head];
+    highest = sink > highest ? sink : highest;
+    total = exp2_of_one((sink - highest) * kLog2E);
+  }
+  for (int64_t c = 0; c < a.value_dim; ++c) sums[c] = 0.0F;
   for (int64_t c = 0; c < a.chunks(); ++c) {
     const float* part = partial(c);
     if (part[1] == 0.0F) continue;  // sees nothing here; a NaN it does see is in the sum
     const float weight = exp2_of_one((part[0] - highest) * kLog2E);
     total += part[1] * weight;
-    for (int64_t v = 0; v < a.value_dim; ++v) output[v] += part[2 + v] * weight;
+    for (int64_t v = 0; v < a.value_dim; ++v) sums[v] += part[2 + v] * weight;
   }
-  const float inverse = total == 0.0F ? 0.0F : 1.0F / total;
-  for (int64_t v = 0; v < a.value_dim; ++v) output[v] *= inverse;
+  const float factor = total == 0.0F ? 0.0F : a.dropout.factor / total;
+  T* output = a.output.at<T>(batch, head, i);
+  for (int64_t v = 0; v < a.value_dim; v += Vec::width) {
+    const Vec::Reg whole = Vec::mul(Vec::load(sums + v), Vec::set(factor));
+    Vec::store_partial(output + v, whole, smaller(a.value_dim - v, Vec::width));
+  }
   if (a.lse != nullptr) {
     a.lse[task] = total == 0.0F ? kMinusInfinity : highest + __builtin_logf(total);
   }
+}
+
+int64_t merge_workspace(const AttendArgs& a) noexcept { return whole_registers(a.value_dim); }
+
+template <class Numbers>
+void fill(headwise::Functions& functions) noexcept {
+  functions.chunk_workspace = chunk_workspace;
+  functions.partial_size = partial_size;
+  functions.attend_chunk = attend_chunk<Numbers>;
+  functions.merge_workspace = merge_workspace;
+  functions.merge_row = merge_row<typename Numbers::Element>;
 }
 
 }  // namespace
@@ -336,10 +357,9 @@ void merge_row(const AttendArgs& a, int64_t task, const float* partials) noexcep
 namespace headwise::HEADWISE_ISA {
 
 void fill_attend_few(KernelTable& table) noexcept {
-  table.chunk_workspace = chunk_workspace;
-  table.partial_size = partial_size;
-  table.attend_chunk = attend_chunk;
-  table.merge_row = merge_row;
+  fill<Widened<float>>(table.of[0]);
+  fill<ForBFloat16>(table.of[1]);
+  fill<Widened<Float16>>(table.of[2]);
 }
 
 }  // namespace headwise::HEADWISE_ISA

@@ -1,8 +1,9 @@
-// What a task of attend_few works on: a chunk of keys, and which of them somebody may see.
+// What a task of attend_few works on: a chunk of keys, which of them somebody may see, and how the
+// scores of a row are shaped.
 #pragma once
 
-#include "kernel_table.h"
-#include "simd/vec_math.h"
+#include "kernels/numbers.h"
+#include "kernels/philox.h"
 
 namespace {
 
@@ -22,7 +23,8 @@ struct Piece {
 struct Chunk {
   const AttendArgs* args;
   int64_t batch, kv_head, first;
-  float* scores;  // rows x kChunk, weights after the softmax
+  float* queries;  // rows x head_dim, in whole registers
+  float* scores;   // rows x kChunk, weights after the softmax
 
   int64_t rows() const noexcept { return args->group() * args->q_len; }
   int64_t head(int64_t row) const noexcept { return kv_head * args->group() + row / args->q_len; }
@@ -52,13 +54,67 @@ int64_t live_pieces(const Chunk& chunk, int64_t head, Piece* pieces) noexcept {
   return count;
 }
 
+// The number that the bias adds to the score of key `j` of the chunk.
+float bias_of(const Chunk& chunk, int64_t row, int64_t j) noexcept {
+  const headwise::Bias& b = chunk.args->bias;
+  const int64_t head = chunk.head(row);
+  const int64_t i = chunk.query(row);
+  if (b.dense.data != nullptr) {
+    return b.dense.at<const float>(chunk.batch, head, i)[(chunk.first + j) * b.dense_column];
+  }
+  const int64_t distance = b.distance(chunk.batch, i, chunk.first + j);
+  if (b.table != nullptr) return b.table[head * b.table_width + distance];
+  return -b.slopes[head] * __builtin_fabsf(static_cast<float>(distance));
+}
+
 bool is_closed(const Chunk& chunk, const Piece& piece, int64_t row, int64_t j) noexcept {
-  const AttendArgs& a = *chunk.args;
   const int64_t i = chunk.query(row);
   if (piece.bits != nullptr && ((piece.bits[j - piece.bits_from] >> i) & 1U) == 0) return true;
-  return a.bias.data != nullptr &&
-         a.bias.at(chunk.batch, chunk.head(row), i)[(chunk.first + j) * a.bias_column] ==
-             kMinusInfinity;
+  return chunk.args->bias.any() && bias_of(chunk, row, j) == kMinusInfinity;
+}
+
+// Softcap, then the bias, then the pattern.
+void shape_row(const Chunk& chunk, const Piece& piece, int64_t row) noexcept {
+  const AttendArgs& a = *chunk.args;
+  float* scores = chunk.scores + row * kChunk;
+  if (a.softcap > 0.0F) {
+    const Vec::Reg cap = Vec::set(a.softcap);
+    const Vec::Reg inverse = Vec::set(1.0F / a.softcap);
+    for (int64_t j = piece.from; j < piece.to; j += Vec::width) {
+      const Vec::Reg score = tanh(Vec::mul(Vec::load(scores + j), inverse));
+      Vec::store_partial(scores + j, Vec::mul(score, cap), smaller(piece.to - j, Vec::width));
+    }
+  }
+  for (int64_t j = piece.from; a.bias.any() && j < piece.to; ++j) {
+    const float number = bias_of(chunk, row, j);
+    scores[j] = number == kMinusInfinity ? number : scores[j] + number;
+  }
+  const int64_t i = chunk.query(row);
+  for (int64_t j = piece.from; piece.bits != nullptr && j < piece.to; ++j) {
+    if (((piece.bits[j - piece.bits_from] >> i) & 1U) == 0) scores[j] = kMinusInfinity;
+  }
+}
+
+// Drops weights of a row, `keys` of them; the generator counts keys in fours.
+void drop_row(const Chunk& chunk, int64_t row, int64_t keys) noexcept {
+  const headwise::Dropout& dropout = chunk.args->dropout;
+  float* weights = chunk.scores + row * kChunk;
+  for (int64_t j = 0; j < keys; j += 4 * Vec::width) {
+    const auto first = static_cast<uint32_t>((chunk.first + j) / 4);
+    Vec::Int words[4] = {Vec::set_int(static_cast<uint32_t>(chunk.query(row))),
+                         Vec::add_int(Vec::set_int(first), Vec::count_up_int()),
+                         Vec::set_int(static_cast<uint32_t>(chunk.head(row))),
+                         Vec::set_int(static_cast<uint32_t>(chunk.batch))};
+    philox(dropout.key, words);
+    for (int64_t k = 0; k < 4; ++k) {
+      float kept[Vec::width];
+      const Vec::Mask mask = Vec::at_least(words[k], dropout.threshold);
+      Vec::store(kept, Vec::select(mask, Vec::set(1.0F), Vec::set(0.0F)));
+      for (int64_t lane = 0; lane < Vec::width && j + 4 * lane + k < keys; ++lane) {
+        weights[j + 4 * lane + k] *= kept[lane];
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -1,8 +1,7 @@
-// What a task of attend_tile works on; how queries come in and results go out, turned round.
+// What a task works on: a query tile of one head, and the keys of one key tile.
 #pragma once
 
-#include "kernel_table.h"
-#include "simd/vec_math.h"
+#include "kernels/numbers.h"
 
 namespace {
 
@@ -11,23 +10,20 @@ using headwise::kKeyTile;
 using headwise::kQueryTile;
 
 constexpr int64_t kLanes = kQueryTile;
-constexpr int64_t kRows = Vec::block_rows;
+constexpr int64_t kTileScores = kKeyTile * kLanes;
 constexpr uint64_t kAllLanes = (uint64_t{1} << kLanes) - 1;
 
-// What one task works on; the arrays lie in the workspace.
+// Numbers of keys x 48 queries lie turned round, one row per key, so that the softmax is vertical.
 struct Tile {
   const AttendArgs* args;
   int64_t batch, head, kv_head, first, rows;
-  float* query;    // head_dim x 48
-  float* scores;   // keys x 48, weights after the softmax
-  float* output;   // value_dim x 48
-  float* bias;     // keys x 48, where there is one
-  float* highest;  // 48: the highest score so far
-  float* total;    // 48: the sum of the weights so far
-  float* fade;     // 48: by what earlier sums shrink
-  float scale;     // of scores on their way into the softmax
+  float scale;    // of scores, once they are shaped
+  float* query;   // words of head_dim x 48
+  float* scores;  // keys x 48
+  float* bias;    // keys x 48, where there is one
 
   int64_t registers() const noexcept { return (rows + Vec::width - 1) / Vec::width; }
+  int64_t lanes() const noexcept { return registers() * Vec::width; }
   uint64_t lanes_used() const noexcept { return kAllLanes >> (kLanes - rows); }
 };
 
@@ -35,83 +31,99 @@ struct Tile {
 struct Keys {
   int64_t first, from, to;
   const uint64_t* bits;  // per key, counted from `first`; null where all lanes may see all
+
+  int64_t count() const noexcept { return to - from; }
 };
 
-void turn_queries(const Tile& tile) noexcept {
-  const AttendArgs& a = *tile.args;
-  const float* from = a.query.at(tile.batch, tile.head, tile.first);
-  const int64_t rest = a.head_dim % Vec::width;
-  const int64_t whole = a.head_dim - rest;
-  const int64_t lanes = tile.registers() * Vec::width;
-  float block[Vec::width * Vec::width];
-  for (int64_t r = 0; r < lanes; r += Vec::width) {
-    const bool cut = r + Vec::width > tile.rows;
-    // Lanes behind the last row repeat it; nobody reads them.
-    const auto row = [&](int64_t i) noexcept {
-      return from + smaller(r + i, tile.rows - 1) * a.query.row;
-    };
-    for (int64_t d = 0; d < whole; d += Vec::width) {
-      float* to = tile.query + d * kLanes + r;
-      if (!cut) {
-        Vec::transpose(row(0) + d, a.query.row, to, kLanes);
-        continue;
-      }
-      for (int64_t i = 0; i < Vec::width; ++i) {
-        Vec::store(block + i * Vec::width, Vec::load(row(i) + d));
-      }
-      Vec::transpose(block, Vec::width, to, kLanes);
-    }
-    for (int64_t i = 0; rest > 0 && i < Vec::width; ++i) {
-      for (int64_t d = whole; d < a.head_dim; ++d) tile.query[d * kLanes + r + i] = row(i)[d];
-    }
-  }
-  if (a.scale > 0.0F || a.bias.data != nullptr) return;
-  // The softmax multiplies by |scale|; its sign, or the zero, goes into the queries.
-  const Vec::Reg factor = Vec::set(a.scale < 0.0F ? -1.0F : 0.0F);
-  for (int64_t i = 0; i < a.head_dim * kLanes; i += Vec::width) {
-    Vec::store(tile.query + i, Vec::mul(Vec::load(tile.query + i), factor));
-  }
+Tile make_tile(const AttendArgs& a, int64_t batch, int64_t head, int64_t number) noexcept {
+  Tile tile{};
+  tile.args = &a;
+  tile.batch = batch;
+  tile.head = head;
+  tile.kv_head = head / a.group();
+  tile.first = number * kQueryTile;
+  tile.rows = smaller(a.q_len - tile.first, kQueryTile);
+  return tile;
 }
 
-void store_output(const Tile& tile) noexcept {
-  const AttendArgs& a = *tile.args;
-  float inverse[kLanes];
-  for (int64_t r = 0; r < kLanes; ++r) {
-    inverse[r] = tile.total[r] == 0.0F ? 0.0F : 1.0F / tile.total[r];
-  }
-  float block[Vec::width * Vec::width];
-  for (int64_t r = 0; r < tile.rows; r += Vec::width) {
-    const Vec::Reg factor = Vec::load(inverse + r);
-    for (int64_t c = 0; c < a.value_dim; ++c) {
-      float* numbers = tile.output + c * kLanes + r;
-      Vec::store(numbers, Vec::mul(Vec::load(numbers), factor));
-    }
-    const int64_t rows = smaller(tile.rows - r, Vec::width);
-    float* to = a.output.at(tile.batch, tile.head, tile.first + r);
-    for (int64_t c = 0; c < a.value_dim; c += Vec::width) {
-      const int64_t columns = smaller(a.value_dim - c, Vec::width);
-      const float* from = tile.output + c * kLanes + r;
-      if (rows == Vec::width && columns == Vec::width) {
-        Vec::transpose(from, kLanes, to + c, a.output.row);
-        continue;
-      }
-      // The workspace has room behind the last column for a whole block.
-      Vec::transpose(from, kLanes, block, Vec::width);
-      for (int64_t i = 0; i < rows; ++i) {
-        Vec::store_partial(to + i * a.output.row + c, Vec::load(block + i * Vec::width), columns);
-      }
-    }
-  }
+// The keys of a key tile that a lane may see, cut so that pairs of keys stay whole; none where
+// `from` equals `to`.
+template <class Numbers>
+Keys live_keys(const Tile& tile, int64_t key_tile, const uint64_t* bits) noexcept {
+  Keys keys{key_tile * kKeyTile, 0, 0, bits};
+  keys.to = smaller(tile.args->kv_len - keys.first, kKeyTile);
+  if (bits == nullptr) return keys;
+  const uint64_t used = tile.lanes_used();
+  while (keys.from < keys.to && (bits[keys.from] & used) == 0) ++keys.from;
+  while (keys.from < keys.to && (bits[keys.to - 1] & used) == 0) --keys.to;
+  if (keys.from < keys.to) keys.from -= keys.from % Numbers::per_word;
+  return keys;
 }
 
-void store_lse(const Tile& tile) noexcept {
-  const AttendArgs& a = *tile.args;
-  if (a.lse == nullptr) return;
-  float* to = a.lse + (tile.batch * a.q_heads + tile.head) * a.q_len + tile.first;
-  for (int64_t r = 0; r < tile.rows; ++r) {
-    const float highest = tile.highest[r] * tile.scale;
-    to[r] = tile.total[r] == 0.0F ? kMinusInfinity : highest + __builtin_logf(tile.total[r]);
+// Walks over the live key tiles of a query tile from `begin` to `end`.
+class TileWalk {
+ public:
+  TileWalk() noexcept = default;
+  TileWalk(const Tile& tile, int64_t begin, int64_t end) noexcept : end_(end) {
+    const headwise::Layout& layout = tile.args->layout;
+    bitmaps_ = layout.bitmaps;
+    if (layout.which == nullptr) {
+      number_ = begin;
+      run_end_ = end;
+      return;
+    }
+    const int32_t* starts = layout.starts_of(tile.batch, tile.head) + tile.first / kQueryTile;
+    int32_t low = starts[0];
+    for (int32_t high = starts[1]; low < high;) {  // to the first entry that ends behind `begin`
+      const int32_t middle = low + (high - low) / 2;
+      const int32_t* entry = layout.entries + int64_t{middle} * 3;
+      if (int64_t{entry[0]} + entry[1] <= begin) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    next_ = layout.entries + int64_t{low} * 3;
+    last_ = layout.entries + int64_t{starts[1]} * 3;
+    take_entry();
+    if (number_ < begin) number_ = begin;
   }
+
+  bool done() const noexcept { return number_ >= end_; }
+  int64_t number() const noexcept { return number_; }
+  const uint64_t* bits() const noexcept { return bits_; }
+  void step() noexcept {
+    if (++number_ >= run_end_) take_entry();
+  }
+
+ private:
+  void take_entry() noexcept {
+    if (next_ == last_) {
+      number_ = end_;
+      return;
+    }
+    number_ = next_[0];
+    run_end_ = number_ + next_[1];
+    bits_ = next_[2] < 0 ? nullptr : bitmaps_ + next_[2] * kKeyTile;
+    next_ += 3;
+  }
+
+  const int32_t* next_ = nullptr;  // entries to come: first key tile, how many, bitmap
+  const int32_t* last_ = nullptr;
+  const uint64_t* bitmaps_ = nullptr;
+  const uint64_t* bits_ = nullptr;
+  int64_t number_ = 0, run_end_ = 0, end_ = 0;
+};
+
+// Copies a tile's rows as words into `room`, zeros up to a whole register of rows.
+template <class Numbers, class T>
+Rows copy_lanes(const Tile& tile, const T* from, int64_t stride, int64_t dim,
+                float* room) noexcept {
+  const Rows rows = copy_words<Numbers>(from, stride, tile.rows, dim, room);
+  for (int64_t i = tile.rows * rows.row; i < tile.lanes() * rows.row; i += Vec::width) {
+    Vec::store(room + i, Vec::set(0.0F));
+  }
+  return rows;
 }
 
 }  // namespace

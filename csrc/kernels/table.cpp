@@ -9,12 +9,18 @@ namespace headwise::HEADWISE_ISA {
 
 void fill_attend_tile(KernelTable& table) noexcept;
 void fill_attend_few(KernelTable& table) noexcept;
+void fill_attend_backward(KernelTable& table) noexcept;
+void fill_bias_backward(KernelTable& table) noexcept;
+void fill_limits(KernelTable& table) noexcept;
 
 KernelTable make_table() noexcept {
   KernelTable table{};
   table.name = HEADWISE_TEXT(HEADWISE_ISA);
   fill_attend_tile(table);
   fill_attend_few(table);
+  fill_attend_backward(table);
+  fill_bias_backward(table);
+  fill_limits(table);
   return table;
 }
 

@@ -1,19 +1,31 @@
-// AVX-512: 16 lanes of float32.
+// AVX-512: 16 lanes of float32; with AVX512_BF16, dot products of bfloat16 pairs as well.
 #pragma once
 
 #include <immintrin.h>
 
 #include <cstdint>
 
+#include "kernel_table.h"
+
+#ifdef __AVX512BF16__
+#define HEADWISE_HAS_PAIRS
+#endif
+
 namespace {
+
+using headwise::BFloat16;
+using headwise::Float16;
 
 struct Vec {
   using Reg = __m512;
   using Mask = __mmask16;
+  using Int = __m512i;
   static constexpr int64_t width = 16;
   static constexpr int64_t block_rows = 8;  // rows of a register block
   static constexpr int64_t block_regs = 3;  // registers of lanes beside them
   static constexpr int64_t few_rows = 4;    // queries of a block when there are few
+  static constexpr int64_t chain = 16;      // numbers summed in a row; see product.h
+  static constexpr int64_t chain_rows = 4;  // rows of a register block of such sums
 
   static Reg load(const float* p) noexcept { return _mm512_loadu_ps(p); }
   static Reg load_partial(const float* p, int64_t n) noexcept {
@@ -23,10 +35,37 @@ struct Vec {
   static void store_partial(float* p, Reg a, int64_t n) noexcept {
     _mm512_mask_storeu_ps(p, first(n), a);
   }
+
+  static Reg load(const BFloat16* p) noexcept { return widen_bf16(load16(p)); }
+  static Reg load(const Float16* p) noexcept { return _mm512_cvtph_ps(load16(p)); }
+  static Reg load_partial(const BFloat16* p, int64_t n) noexcept {
+    return widen_bf16(_mm256_maskz_loadu_epi16(first(n), p));
+  }
+  static Reg load_partial(const Float16* p, int64_t n) noexcept {
+    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first(n), p));
+  }
+  static void store(BFloat16* p, Reg a) noexcept { store_partial(p, a, width); }
+  static void store(Float16* p, Reg a) noexcept { store_partial(p, a, width); }
+  static void store_partial(BFloat16* p, Reg a, int64_t n) noexcept {
+    const __m512i bits = _mm512_castps_si512(a);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i sum = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF)));
+    const Mask nan = _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
+    const __m512i all =
+        _mm512_mask_blend_epi32(nan, _mm512_srli_epi32(sum, 16), _mm512_set1_epi32(0x7FC0));
+    _mm256_mask_storeu_epi16(p, first(n), _mm512_cvtepi32_epi16(all));
+  }
+  static void store_partial(Float16* p, Reg a, int64_t n) noexcept {
+    _mm256_mask_storeu_epi16(p, first(n), _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
+  }
+
   static Reg set(float x) noexcept { return _mm512_set1_ps(x); }
+  static Reg count_up() noexcept { return _mm512_cvtepi32_ps(count_up_int()); }
   static Reg add(Reg a, Reg b) noexcept { return _mm512_add_ps(a, b); }
   static Reg sub(Reg a, Reg b) noexcept { return _mm512_sub_ps(a, b); }
   static Reg mul(Reg a, Reg b) noexcept { return _mm512_mul_ps(a, b); }
+  static Reg div(Reg a, Reg b) noexcept { return _mm512_div_ps(a, b); }
+  static Reg abs(Reg a) noexcept { return _mm512_abs_ps(a); }
   static Reg fma(Reg a, Reg b, Reg c) noexcept { return _mm512_fmadd_ps(a, b, c); }
   static Reg max(Reg a, Reg b) noexcept { return _mm512_max_ps(a, b); }
   static float sum(Reg a) noexcept { return _mm512_reduce_add_ps(a); }
@@ -43,12 +82,60 @@ struct Vec {
 
   static Mask bits(uint64_t word, int64_t lane) noexcept { return static_cast<Mask>(word >> lane); }
   static Mask equal(Reg a, Reg b) noexcept { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
+  static Mask less(Reg a, Reg b) noexcept { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
   static Reg select(Mask m, Reg yes, Reg no) noexcept { return _mm512_mask_blend_ps(m, no, yes); }
 
   // 2^n where the low bits of the float `shifted` hold n + 127; see vec_math.h.
   static Reg power_of_two(Reg shifted) noexcept {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(shifted), 23));
   }
+
+  static Int set_int(uint32_t x) noexcept { return _mm512_set1_epi32(static_cast<int32_t>(x)); }
+  static Int count_up_int() noexcept {
+    return _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  }
+  static Int add_int(Int a, Int b) noexcept { return _mm512_add_epi32(a, b); }
+  static Int xor_int(Int a, Int b) noexcept { return _mm512_xor_si512(a, b); }
+  static Int mul_wide(Int a, uint32_t b, Int& high) noexcept {
+    const Int even = _mm512_mul_epu32(a, set_int(b));
+    const Int odd = _mm512_mul_epu32(_mm512_srli_epi64(a, 32), set_int(b));
+    high = _mm512_mask_blend_epi32(0xAAAA, _mm512_srli_epi64(even, 32), odd);
+    return _mm512_mask_blend_epi32(0xAAAA, even, _mm512_slli_epi64(odd, 32));
+  }
+  static Mask at_least(Int a, uint32_t least) noexcept {
+    return _mm512_cmp_epu32_mask(a, set_int(least), _MM_CMPINT_NLT);
+  }
+
+#ifdef HEADWISE_HAS_PAIRS
+  // sum + a.low * b.low + a.high * b.high, where each lane holds a pair of bfloat16.
+  static Reg dot(Reg a, Reg b, Reg sum) noexcept {
+    return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
+  }
+  // Rounds two registers to bfloat16 and joins them lane by lane.
+  static Reg pair(Reg low, Reg high) noexcept {
+    const __m512i both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
+    const __m512i order =
+        _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
+                         21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    return _mm512_castsi512_ps(_mm512_permutexvar_epi16(order, both));
+  }
+  // Rounds a register to bfloat16.
+  static void store_narrow(BFloat16* p, Reg a) noexcept {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                        reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(a)));
+  }
+  // Neighbours of a row as pairs, and neighbouring rows as pairs; what is not there is 0.
+  static Reg load_pairs(const BFloat16* p, int64_t numbers) noexcept {
+    const auto there = static_cast<__mmask32>((uint64_t{1} << numbers) - 1U);
+    return _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(there, p));
+  }
+  static Reg load_row_pairs(const BFloat16* low, const BFloat16* high, int64_t n) noexcept {
+    const Int lows = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first(n), low));
+    if (high == nullptr) return _mm512_castsi512_ps(lows);
+    const Int highs = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first(n), high));
+    return _mm512_castsi512_ps(_mm512_or_si512(lows, _mm512_slli_epi32(highs, 16)));
+  }
+#endif
 
   // Writes the 16 x 16 block at `from` turned round to `to`.
   static void transpose(const float* from, int64_t from_stride, float* to,
@@ -83,6 +170,12 @@ struct Vec {
   }
 
  private:
+  static __m256i load16(const void* p) noexcept {
+    return _mm256_loadu_si256(static_cast<const __m256i*>(p));
+  }
+  static Reg widen_bf16(__m256i bits) noexcept {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+  }
   static Mask first(int64_t n) noexcept { return static_cast<Mask>((1U << n) - 1U); }
 };
 

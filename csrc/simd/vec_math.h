@@ -8,21 +8,31 @@ namespace {
 constexpr float kLog2E = 1.44269504088896341F;
 constexpr float kMinusInfinity = -__builtin_huge_valf();
 
-// 2^x for x <= 0, to 0.7 units in the last place; exactly 0 from -127 down, NaN for NaN.
+// 2^x for x <= 0, to 0.7 units in the last place; exactly 0 from -127 down, NaN for NaN. The short
+// form is right to 3e-6, for weights that are rounded to bfloat16.
 //
 // Adding `shift` rounds x to an integer n and leaves n + 127 in the low bits of the sum, which
-// power_of_two moves to the exponent. The polynomial is a minimax fit of 2^f on [-1/2, 1/2].
+// power_of_two moves to the exponent. The polynomials are minimax fits of 2^f on [-1/2, 1/2].
+template <bool kShort = false>
 inline Vec::Reg exp2_below_zero(Vec::Reg x) noexcept {
   const Vec::Reg shift = Vec::set(12582912.0F + 127.0F);
   x = Vec::max(Vec::set(-127.0F), x);
   const Vec::Reg shifted = Vec::add(x, shift);
   const Vec::Reg f = Vec::sub(x, Vec::sub(shifted, shift));
-  Vec::Reg p = Vec::set(0.00015353361959569156F);
-  p = Vec::fma(p, f, Vec::set(0.0013398873852565885F));
-  p = Vec::fma(p, f, Vec::set(0.00961843691766262F));
-  p = Vec::fma(p, f, Vec::set(0.055503323674201965F));
-  p = Vec::fma(p, f, Vec::set(0.24022647738456726F));
-  p = Vec::fma(p, f, Vec::set(0.6931471824645996F));
+  Vec::Reg p;
+  if constexpr (kShort) {
+    p = Vec::set(0.009582852944731712F);
+    p = Vec::fma(p, f, Vec::set(0.055906426161527634F));
+    p = Vec::fma(p, f, Vec::set(0.24024099111557007F));
+    p = Vec::fma(p, f, Vec::set(0.6931241750717163F));
+  } else {
+    p = Vec::set(0.00015353361959569156F);
+    p = Vec::fma(p, f, Vec::set(0.0013398873852565885F));
+    p = Vec::fma(p, f, Vec::set(0.00961843691766262F));
+    p = Vec::fma(p, f, Vec::set(0.055503323674201965F));
+    p = Vec::fma(p, f, Vec::set(0.24022647738456726F));
+    p = Vec::fma(p, f, Vec::set(0.6931471824645996F));
+  }
   p = Vec::fma(p, f, Vec::set(1.0F));
   return Vec::mul(p, Vec::power_of_two(shifted));
 }
@@ -31,6 +41,28 @@ inline float exp2_of_one(float x) noexcept {
   float lanes[Vec::width];
   Vec::store(lanes, exp2_below_zero(Vec::set(x)));
   return lanes[0];
+}
+
+// tanh(x), to 2 units in the last place; NaN for NaN.
+//
+// Near 0 a polynomial in x^2 keeps the relative error small; further out, from e = exp(-2|x|),
+// (1 - e) / (1 + e).
+inline Vec::Reg tanh(Vec::Reg x) noexcept {
+  const Vec::Reg size = Vec::abs(x);
+  const Vec::Reg one = Vec::set(1.0F);
+  const Vec::Reg e = exp2_below_zero(Vec::mul(size, Vec::set(-2.0F * kLog2E)));
+  const Vec::Reg far = Vec::div(Vec::sub(one, e), Vec::add(one, e));
+  const Vec::Reg square = Vec::mul(x, x);
+  Vec::Reg p = Vec::set(-0.005666968F);
+  p = Vec::fma(p, square, Vec::set(0.02060617F));
+  p = Vec::fma(p, square, Vec::set(-0.053730004F));
+  p = Vec::fma(p, square, Vec::set(0.13331331F));
+  p = Vec::fma(p, square, Vec::set(-0.33333278F));
+  p = Vec::mul(p, square);
+  const Vec::Reg near = Vec::fma(p, x, x);
+  const Vec::Reg signed_far =
+      Vec::select(Vec::less(x, Vec::set(0.0F)), Vec::sub(Vec::set(0.0F), far), far);
+  return Vec::select(Vec::less(size, Vec::set(0.625F)), near, signed_far);
 }
 
 template <class T>
