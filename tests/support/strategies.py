@@ -18,6 +18,7 @@ from headwise.patterns import (
     Prefix,
     Window,
 )
+from headwise.positions import Alibi, RelativeBias
 
 SHORT = st.integers(1, 9)
 
@@ -127,3 +128,19 @@ def patterns(setting: Setting) -> st.SearchStrategy[Pattern]:
         ),
         max_leaves=4,
     )
+
+
+@st.composite
+def position_biases(draw: st.DrawFn, heads: int) -> Alibi | RelativeBias:
+    """Draw a bias by distance for so many query heads, with distances on both sides of its edge."""
+    seed = draw(st.integers(0, 1000))
+    source = torch.Generator().manual_seed(seed)
+    if draw(st.booleans()):
+        usual = draw(st.booleans())
+        return Alibi(heads, None if usual else torch.randn(heads, generator=source))
+    both = draw(st.booleans())
+    buckets, farthest = draw(st.sampled_from([(4, 3), (8, 20), (32, 128)]))
+    bias = RelativeBias(heads, buckets, farthest, bidirectional=both)
+    with torch.no_grad():
+        bias.weight.copy_(torch.randn(buckets, heads, generator=source))
+    return bias

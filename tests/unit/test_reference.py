@@ -105,29 +105,3 @@ def test_a_finite_but_huge_bias_is_arithmetic() -> None:
     """B03: a row full of ``finfo.min`` swamps the scores, so every key weighs the same."""
     given = one([1.0], [[1.0], [5.0]], [[4.0], [8.0]])
     assert run(*given, bias=torch.tensor(torch.finfo(torch.float32).min))[0] == pytest.approx([6.0])
-
-
-def test_dropout_keeps_weights_scaled_up_or_drops_them() -> None:
-    """B76: the value is the identity, so the output is the weights."""
-    query, key = torch.randn(1, 1, 64, 8), torch.randn(1, 1, 64, 8)
-    value = torch.eye(64).view(1, 1, 64, 64)
-    mask = torch.ones(64, 64, dtype=torch.bool)
-    mask[3] = False
-    weights = hw.attend(query, key, value, hw.Dense(mask), backend="reference")
-    for share in (0.1, 0.5):
-        torch.manual_seed(7)
-        found = hw.attend(query, key, value, hw.Dense(mask), dropout_p=share)
-        kept = found != 0
-        torch.testing.assert_close(found[kept], (weights / (1 - share))[kept])
-        spread = 3 * math.sqrt(share * (1 - share) / (63 * 64))
-        assert kept[0, 0, mask[:, 0]].float().mean().item() == pytest.approx(1 - share, abs=spread)
-        assert (found[0, 0, 3] == 0).all()
-        torch.manual_seed(7)
-        assert torch.equal(hw.attend(query, key, value, hw.Dense(mask), dropout_p=share), found)
-    assert (hw.attend(query, key, value, hw.Dense(mask), dropout_p=1.0) == 0).all()
-
-
-def test_no_dropout_draws_no_random_number() -> None:
-    before = torch.get_rng_state()
-    hw.attend(*one([0.0], [[1.0]], [[4.0]]))
-    assert torch.equal(torch.get_rng_state(), before)

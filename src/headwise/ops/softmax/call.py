@@ -22,11 +22,23 @@ class Computed(NamedTuple):
     lse: Tensor | None
 
 
+class Distances(NamedTuple):
+    """A bias read by distance: query position minus key position.
+
+    ``table`` is (q_heads, width) and contiguous, in float32 or wider; its column ``c`` speaks of
+    the distance ``lowest + c``. It holds every distance that occurs in the call.
+    """
+
+    table: Tensor
+    lowest: int
+
+
 class Call(NamedTuple):
     """A call whose tensors are (batch, heads, length, dim) and fit together.
 
     ``pattern`` is ``None`` where every query sees every key; ``places`` holds one grid for all
-    samples, or one per sample.
+    samples, or one per sample. At most one of ``bias``, ``slopes`` and ``distances`` is given;
+    ``slopes`` (q_heads,) lower each score by the distance times the slope of the query head.
     """
 
     query: Tensor
@@ -34,6 +46,8 @@ class Call(NamedTuple):
     value: Tensor
     pattern: Pattern | None
     bias: Tensor | None
+    slopes: Tensor | None
+    distances: Distances | None
     scale: float
     softcap: float | None
     sinks: Tensor | None

@@ -11,16 +11,17 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-from headwise.ops.softmax.call import Call, Computed
+from headwise.ops.softmax import dropout
+from headwise.ops.softmax.call import Call, Computed, Distances
 
 
 def run(call: Call) -> Computed:
     """Weigh values by how well each query matches each key."""
     work = torch.promote_types(call.query.dtype, torch.float32)
     with _own_precision(call):
-        weights, lse, allowed = _softmax(call, call.allowed(), work)
+        weights, lse, allowed = _softmax(call, call.allowed(), _bias(call), work)
         if call.dropout_p > 0.0:
-            weights = torch.nn.functional.dropout(weights, call.dropout_p)
+            weights = _dropped(weights, call.dropout_p)
         value = call.value.to(work).repeat_interleave(call.group, 1)
         output = _mix(weights, allowed, value)
     return Computed(output.to(call.query.dtype), lse)
@@ -37,13 +38,15 @@ def weights(call: Call, rows: Sequence[int] | None, heads: Sequence[int] | None)
         query=call.query[:, list(chosen)][:, :, which],
         key=call.key[:, [head // call.group for head in chosen]],
         bias=_along(_along(call.bias, 1, list(chosen)), 2, which.tolist()),
+        slopes=_along(call.slopes, 0, list(chosen)),
+        distances=_of_heads(call.distances, list(chosen)),
         sinks=None if call.sinks is None else call.sinks[list(chosen)],
     )
     allowed = None
     if call.pattern is not None:
         allowed = call.pattern.spelled(call.places, which, chosen).to(call.query.device)
     with _own_precision(call):
-        return _softmax(part, allowed, work)[0]
+        return _softmax(part, allowed, _bias(part, which), work)[0]
 
 
 def _own_precision(call: Call) -> AbstractContextManager[object]:
@@ -52,14 +55,47 @@ def _own_precision(call: Call) -> AbstractContextManager[object]:
     return nullcontext() if device == "meta" else torch.autocast(device, enabled=False)
 
 
-def _along(bias: Tensor | None, axis: int, chosen: list[int]) -> Tensor | None:
-    if bias is None or bias.shape[axis] == 1:
-        return bias
-    return bias.index_select(axis, torch.tensor(chosen, device=bias.device, dtype=torch.int64))
+def _of_heads(distances: Distances | None, chosen: list[int]) -> Distances | None:
+    return None if distances is None else distances._replace(table=distances.table[chosen])
+
+
+def _along(numbers: Tensor | None, axis: int, chosen: list[int]) -> Tensor | None:
+    if numbers is None or numbers.shape[axis] == 1:
+        return numbers
+    return numbers.index_select(
+        axis, torch.tensor(chosen, device=numbers.device, dtype=torch.int64)
+    )
+
+
+def _bias(call: Call, rows: Tensor | None = None) -> Tensor | None:
+    """Spell out what is added to the scores of ``rows``; a tensor has been cut to them before."""
+    if call.slopes is not None:
+        return -call.slopes.view(-1, 1, 1) * _gaps(call, rows).abs().unsqueeze(1)
+    if call.distances is not None:
+        table, lowest = call.distances
+        return table[:, _gaps(call, rows) - lowest].transpose(0, 1)
+    return call.bias
+
+
+def _gaps(call: Call, rows: Tensor | None) -> Tensor:
+    """Return position of the query minus position of the key, (1 or batch, rows, kv_len)."""
+    device = call.query.device
+    shifts = [place.q_offset - place.kv_offset for place in call.places]
+    starts = torch.tensor(shifts, dtype=torch.int64, device=device).view(-1, 1, 1)
+    queries = torch.arange(call.query.shape[2], device=device) if rows is None else rows.to(device)
+    return starts + queries.unsqueeze(1) - torch.arange(call.key.shape[2], device=device)
+
+
+def _dropped(weights: Tensor, share: float) -> Tensor:
+    """Return the weights that dropout keeps, made larger for those it does not."""
+    batch, heads, q_len, kv_len = weights.shape
+    seed = dropout.draw_seed().to(weights.device)
+    kept = dropout.keep(seed, share, (batch, heads, q_len, kv_len))
+    return weights.masked_fill(~kept, 0.0) * (1.0 / (1.0 - share) if share < 1.0 else 0.0)
 
 
 def _softmax(
-    call: Call, pattern: Tensor | None, work: torch.dtype
+    call: Call, pattern: Tensor | None, bias: Tensor | None, work: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the weights, their log-sum-exp, and which pairs are allowed."""
     key = call.key.to(work).repeat_interleave(call.group, 1)
@@ -69,9 +105,9 @@ def _softmax(
     allowed = torch.ones_like(scores, dtype=torch.bool)
     if pattern is not None:
         allowed = allowed & pattern
-    if call.bias is not None:
-        closed = call.bias == float("-inf")
-        scores = scores + call.bias.masked_fill(closed, 0.0)
+    if bias is not None:
+        closed = bias == float("-inf")
+        scores = scores + bias.masked_fill(closed, 0.0)
         allowed = allowed & ~closed
     scores = scores.masked_fill(~allowed, float("-inf"))
     if call.sinks is not None:

@@ -9,6 +9,8 @@ from headwise.patterns.causal import Causal
 
 def run(call: Call) -> Computed:
     """Return the output and no log-sum-exp; the call must have passed ``refusals.sdpa``."""
+    assert call.slopes is None, "slopes are refused"
+    assert call.distances is None, "distances are refused"
     causal = call.bias is None and _is_causal(call)
     output = F.scaled_dot_product_attention(
         call.query,

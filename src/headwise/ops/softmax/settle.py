@@ -9,6 +9,7 @@ from torch import Tensor
 from headwise._checks import refuse_dtypes, refuse_shapes
 from headwise.errors import DtypeError, PatternError
 from headwise.ops.softmax.call import Call
+from headwise.ops.softmax.settle_bias import NO_BIAS, Bias, settle_bias
 from headwise.patterns.base import Pattern
 from headwise.patterns.causal import Full
 from headwise.patterns.grid import Offset, grids
@@ -18,7 +19,7 @@ from headwise.patterns.lowering import check_sizes
 class Extras(NamedTuple):
     """The arguments of a call besides its tensors, as the user gave them."""
 
-    bias: Tensor | None
+    bias: Bias | None
     scale: float | None
     softcap: float | None
     sinks: Tensor | None
@@ -43,23 +44,26 @@ def settle(
     if torch._C._is_any_autocast_enabled():
         query, key, value = _autocast(query), _autocast(key), _autocast(value)
     _check_tensors(caller, query, key, value)
-    bias, sinks = extras.bias, extras.sinks
-    if bias is not None:
-        bias = _settle_bias(caller, bias, query, key)
+    sinks = extras.sinks
+    # Without samples there are no offsets to speak of.
+    offsets = (extras.q_offset, extras.kv_offset) if 0 not in query.shape[:-3] else (None, 0)
+    places = grids(query.shape[-2], key.shape[-2], *offsets)
+    added = NO_BIAS
+    if extras.bias is not None:
+        added = settle_bias(caller, extras.bias, query, key, places)
     if sinks is not None:
         _check_sinks(caller, sinks, query)
     wants_gradient = torch.is_grad_enabled() and (
         query.requires_grad
         or key.requires_grad
         or value.requires_grad
-        or (bias is not None and bias.requires_grad)
+        or added.wants_gradient
         or (sinks is not None and sinks.requires_grad)
     )
     if query.ndim != 4:
         query, key, value = _one_batch(query), _one_batch(key), _one_batch(value)
     _check_numbers(caller, extras)
-    batch, _, q_len, head_dim = query.shape
-    places = grids(q_len, key.shape[2], extras.q_offset, extras.kv_offset)
+    batch, head_dim = query.shape[0], query.shape[3]
     if len(places) not in (1, batch):
         raise PatternError(
             f"{caller}: offsets must be one int, or one per sample, "
@@ -71,7 +75,9 @@ def settle(
         key,
         value,
         _settle_pattern(caller, pattern, query),
-        bias,
+        added.bias,
+        added.slopes,
+        added.distances,
         max(head_dim, 1) ** -0.5 if extras.scale is None else float(extras.scale),
         extras.softcap,
         sinks,
@@ -189,42 +195,6 @@ def _settle_pattern(caller: str, pattern: Pattern | None, query: Tensor) -> Patt
         return pattern
     check_sizes(caller, pattern, query.shape[0], query.shape[1])
     return pattern
-
-
-def _settle_bias(caller: str, bias: Tensor, query: Tensor, key: Tensor) -> Tensor:
-    """Return the bias in float32 or wider with four dimensions, its finite numbers kept finite."""
-    if not isinstance(bias, Tensor) or not bias.is_floating_point():
-        got = bias.dtype if isinstance(bias, Tensor) else type(bias).__name__
-        raise refuse_dtypes(
-            caller,
-            f"bias must be a floating-point tensor, got {got}",
-            "a boolean mask is a pattern: pass Dense(mask)",
-            query=query,
-            key=key,
-        )
-    full = (*query.shape[:-1], key.shape[-2])
-    fits = bias.ndim in (0, 1, 2, query.ndim) and all(
-        have in (1, want) for have, want in zip(reversed(bias.shape), reversed(full), strict=False)
-    )
-    if not fits:
-        raise refuse_shapes(
-            caller,
-            f"bias must broadcast to {full}, with 2 or fewer dimensions or all {len(full)}",
-            "say which axis is missing with bias[:, None] or bias[None]",
-            query=query,
-            key=key,
-            bias=bias,
-        )
-    work = torch.promote_types(query.dtype, torch.float32)
-    if torch.finfo(bias.dtype).max > torch.finfo(work).max:
-        limit = torch.finfo(work).max
-        bias = torch.where(bias.isinf(), bias, bias.clamp(-limit, limit))
-    bias = bias.to(work)
-    if bias.ndim == 4:
-        return bias
-    if bias.ndim > 4:
-        return _one_batch(bias.expand(*query.shape[:-3], *bias.shape[-3:]))
-    return bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
 
 
 def _check_sinks(caller: str, sinks: Tensor, query: Tensor) -> None:
