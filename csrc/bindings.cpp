@@ -35,7 +35,7 @@ void bind_attend_backward(Given d_output, const Maybe& d_lse, Given query, Given
                           float scale, int threads) {
   const Extras extras{bias, slopes, table, shifts, sinks, softcap, dropout_p, seed, tiles, scale};
   const AttendArgs a = call_arguments(query, key, value, output, lse, extras);
-  BackwardArgs b = backward_arguments(d_output, d_lse, a);
+  BackwardArgs b = backward_arguments(d_output, d_lse, lse, a);
   b.d_key = strided<void>(d_key, a.dtype);
   b.d_value = strided<void>(d_value, a.dtype);
   require(has_sizes(d_key, {a.batches, a.kv_heads, a.kv_len, a.head_dim}) &&
@@ -60,7 +60,7 @@ void bind_bias_backward(Given d_output, const Maybe& d_lse, Given query, Given k
   const Extras extras{bias, slopes, table, shifts, sinks, softcap, dropout_p, seed, tiles, scale};
   const AttendArgs a = call_arguments(query, key, value, output, lse, extras);
   BiasBackwardArgs b;
-  b.backward = backward_arguments(d_output, d_lse, a);
+  b.backward = backward_arguments(d_output, d_lse, lse, a);
   require(d_bias ? bias.has_value() && !d_table : d_table && table.has_value(),
           "give d_bias with a bias, or d_table with a table");
   if (d_table) {

@@ -42,7 +42,8 @@ Tensor4<Untyped> strided(const BorrowedTensor& tensor, Dtype dtype) {
   require(tensor.is_dtype(dtype) && tensor.view.ndim == 4,
           "query, key, value, output and their gradients must be 4-D, on the CPU and share one "
           "dtype: float32, bfloat16 or float16");
-  require(tensor.size(3) < 2 || tensor.stride(3) == 1, "the innermost stride must be 1");
+  const bool empty = tensor.size(0) == 0 || tensor.size(1) == 0 || tensor.size(2) == 0;
+  require(empty || tensor.size(3) < 2 || tensor.stride(3) == 1, "the innermost stride must be 1");
   return {tensor.data<void>(), tensor.stride(0), tensor.stride(1), tensor.stride(2)};
 }
 
@@ -147,10 +148,10 @@ inline AttendArgs call_arguments(const BorrowedTensor& query, const BorrowedTens
 }
 
 inline BackwardArgs backward_arguments(const BorrowedTensor& d_output, const Maybe& d_lse,
-                                       const AttendArgs& call) {
+                                       const Maybe& lse, const AttendArgs& call) {
   BackwardArgs b;
   b.call = call;
-  require(call.lse != nullptr, "the backward needs the log-sum-exp");
+  require(lse.has_value(), "the backward needs the log-sum-exp");
   b.d_output = strided<const void>(d_output, call.dtype);
   require(has_sizes(d_output, {call.batches, call.q_heads, call.q_len, call.value_dim}),
           "d_output must have the shape of output");

@@ -121,7 +121,10 @@ struct GradientTile {
         Vec::Reg weight = exp2_below_zero(Vec::mul(below, Vec::set(kLog2E)));
         Vec::Reg gradient = Vec::load(d_scores + at);
         if (a.dropout.threshold > 0) gradient = Vec::mul(gradient, Vec::load(kept + at));
-        Vec::store(d_scores + at, Vec::mul(weight, Vec::sub(gradient, mean)));
+        gradient = Vec::mul(weight, Vec::sub(gradient, mean));
+        // A closed pair takes nothing from a row whose mean is NaN.
+        gradient = Vec::select(Vec::equal(weight, Vec::set(0.0F)), Vec::set(0.0F), gradient);
+        Vec::store(d_scores + at, gradient);
         if (a.dropout.threshold > 0) weight = Vec::mul(weight, Vec::load(kept + at));
         Vec::store(tile.scores + at, weight);
       }

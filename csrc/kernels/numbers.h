@@ -35,7 +35,7 @@ struct Widened {
   static Vec::Reg multiply_add(Vec::Reg a, Vec::Reg b, Vec::Reg sum) noexcept {
     return Vec::fma(a, b, sum);
   }
-  static bool reads_in_place(int64_t /*dim*/) noexcept { return is_direct; }
+  static bool reads_in_place(int64_t /*dim*/, int64_t /*stride*/) noexcept { return is_direct; }
   static bool reads_rows_in_place() noexcept { return is_direct; }
 
   // Words of one row from column `c` on, `left` numbers of it; 0 behind them.
@@ -71,7 +71,9 @@ struct Paired {
   static void store_narrow(float* to, Vec::Reg numbers) noexcept {
     Vec::store_narrow(reinterpret_cast<BFloat16*>(to), numbers);
   }
-  static bool reads_in_place(int64_t dim) noexcept { return dim % 2 == 0; }
+  static bool reads_in_place(int64_t dim, int64_t stride) noexcept {
+    return dim % 2 == 0 && stride % 2 == 0;
+  }
   static bool reads_rows_in_place() noexcept { return false; }
 
   static Vec::Reg load(const BFloat16* row, int64_t c, int64_t left) noexcept {
@@ -143,7 +145,7 @@ Rows copy_over(const typename Numbers::Element* from, int64_t stride, int64_t co
 template <class Numbers>
 Rows words_along(const typename Numbers::Element* from, int64_t stride, int64_t count, int64_t dim,
                  float* room) noexcept {
-  if (Numbers::reads_in_place(dim)) {
+  if (Numbers::reads_in_place(dim, stride)) {
     return {reinterpret_cast<const Word*>(from), stride / Numbers::per_word};
   }
   return copy_words<Numbers>(from, stride, count, dim, room);

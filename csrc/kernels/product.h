@@ -65,39 +65,47 @@ HEADWISE_INLINE void product_block(const Word* const* left, int64_t left_step, c
   }
 }
 
+// Rows of a register block beside `registers` registers of lanes. One register alone needs more
+// rows, for a sum waits for the one before it.
+template <int64_t kChain>
+constexpr int64_t rows_beside(int64_t registers) noexcept {
+  if (registers == 1) return 8;
+  return kChain == 0 ? Vec::block_rows : Vec::chain_rows;
+}
+
+template <class Numbers, int64_t kRegs, int64_t kChain, class Finish>
+void multiply_lanes(Left left, int64_t rows, Right right, int64_t steps, Finish finish) noexcept {
+  constexpr int64_t kRows = rows_beside<kChain>(kRegs);
+  for (int64_t i = 0; i < rows; i += kRows) {
+    const Word* row[kRows];
+    for (int64_t r = 0; r < kRows; ++r) row[r] = left.data + smaller(i + r, rows - 1) * left.row;
+    const int64_t real = rows - i;
+    product_block<Numbers, kRows, kRegs, kChain>(row, left.step, right.data, right.step, steps,
+                                                 [=](int64_t r, int64_t v, Vec::Reg sum) noexcept {
+                                                   if (r < real) finish(i + r, v * Vec::width, sum);
+                                                 });
+  }
+}
+
 // Multiplies `rows` rows by `registers` registers of lanes over `steps` words. Each sum starts from
 // zero; `finish(row, lane, sum)` says what becomes of it. Over few steps no chains are needed.
 template <class Numbers, bool kManySteps = true, class Finish>
 void multiply(Left left, int64_t rows, Right right, int64_t registers, int64_t steps,
               Finish finish) noexcept {
   constexpr int64_t kChain = kManySteps && Numbers::per_word == 1 ? Vec::chain : 0;
-  constexpr int64_t kRows = kChain == 0 ? Vec::block_rows : Vec::chain_rows;
   const int64_t blocks = (registers + Vec::block_regs - 1) / Vec::block_regs;
   const int64_t share = (registers + blocks - 1) / (blocks == 0 ? 1 : blocks);
-  for (int64_t i = 0; i < rows; i += kRows) {
-    const Word* row[kRows];
-    for (int64_t r = 0; r < kRows; ++r) row[r] = left.data + smaller(i + r, rows - 1) * left.row;
-    const int64_t real = rows - i;
-    for (int64_t v = 0; v < registers; v += share) {
-      const int64_t lane = v * Vec::width;
-      const auto keep = [&](int64_t r, int64_t k, Vec::Reg sum) noexcept {
-        if (r < real) finish(i + r, lane + k * Vec::width, sum);
-      };
-      const float* from = right.data + lane;
-      switch (smaller(registers - v, share)) {
-        case 1:
-          product_block<Numbers, kRows, 1, kChain>(row, left.step, from, right.step, steps, keep);
-          break;
-        case 2:
-          product_block<Numbers, kRows, 2, kChain>(row, left.step, from, right.step, steps, keep);
-          break;
-        case 3:
-          product_block<Numbers, kRows, 3, kChain>(row, left.step, from, right.step, steps, keep);
-          break;
-        default:
-          product_block<Numbers, kRows, Vec::block_regs, kChain>(row, left.step, from, right.step,
-                                                                 steps, keep);
-      }
+  for (int64_t v = 0; v < registers; v += share) {
+    const int64_t first = v * Vec::width;
+    const Right lanes{right.data + first, right.step};
+    const auto keep = [=](int64_t r, int64_t lane, Vec::Reg sum) noexcept {
+      finish(r, first + lane, sum);
+    };
+    switch (smaller(registers - v, share)) {
+      case 1: multiply_lanes<Numbers, 1, kChain>(left, rows, lanes, steps, keep); break;
+      case 2: multiply_lanes<Numbers, 2, kChain>(left, rows, lanes, steps, keep); break;
+      case 3: multiply_lanes<Numbers, 3, kChain>(left, rows, lanes, steps, keep); break;
+      default: multiply_lanes<Numbers, Vec::block_regs, kChain>(left, rows, lanes, steps, keep);
     }
   }
 }

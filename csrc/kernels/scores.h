@@ -91,7 +91,10 @@ void shape_scores(const Tile& tile, const Keys& keys, float* slope) noexcept {
       if (a.softcap > 0.0F) {
         score = tanh(score);
         if (slope != nullptr) {
-          Vec::store(slope + j * kLanes + r, Vec::sub(one, Vec::mul(score, score)));
+          const Vec::Reg bend = Vec::sub(one, Vec::mul(score, score));
+          // A closed score may be NaN; an open one has made its weight NaN already.
+          Vec::store(slope + j * kLanes + r,
+                     Vec::select(Vec::equal(bend, bend), bend, Vec::set(0.0F)));
         }
       }
       if (biased) {

@@ -1,6 +1,6 @@
 """Attention for PyTorch: one call, one layer, one cache."""
 
-from headwise import hf, nn, patterns
+from headwise import hf, nn, patterns, positions
 from headwise.cache import KVCache
 from headwise.errors import (
     BackendRefused,
@@ -52,4 +52,5 @@ __all__ = [
     "info",
     "nn",
     "patterns",
+    "positions",
 ]

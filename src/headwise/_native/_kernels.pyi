@@ -27,5 +27,16 @@ class LiveTiles:
 
     def __init__(self, which: Annotated[torch.Tensor, dict(dtype='int32', shape=(None, None), order='C', device='cpu', writable=False)], starts: Annotated[torch.Tensor, dict(dtype='int32', shape=(None, None), order='C', device='cpu', writable=False)], entries: Annotated[torch.Tensor, dict(dtype='int32', shape=(None, None), order='C', device='cpu', writable=False)], bitmaps: Annotated[torch.Tensor, dict(dtype='int64', shape=(None, None), order='C', device='cpu', writable=False)]) -> None: ...
 
-def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, output: torch.Tensor, lse: torch.Tensor | None, bias: torch.Tensor | None, tiles: LiveTiles | None, scale: float, threads: int) -> None:
+def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, output: torch.Tensor, lse: torch.Tensor | None, bias: torch.Tensor | None, slopes: torch.Tensor | None, table: torch.Tensor | None, shifts: torch.Tensor | None, sinks: torch.Tensor | None, softcap: float, dropout_p: float, seed: int, tiles: LiveTiles | None, scale: float, threads: int) -> None:
     """Attend, writing to output and lse."""
+
+def attend_backward(d_output: torch.Tensor, d_lse: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, output: torch.Tensor, lse: torch.Tensor | None, d_query: torch.Tensor, d_key: torch.Tensor, d_value: torch.Tensor, d_sinks: torch.Tensor | None, bias: torch.Tensor | None, slopes: torch.Tensor | None, table: torch.Tensor | None, shifts: torch.Tensor | None, sinks: torch.Tensor | None, softcap: float, dropout_p: float, seed: int, tiles: LiveTiles | None, scale: float, threads: int) -> None:
+    """Write the gradients of query, key, value and sinks."""
+
+def bias_backward(d_output: torch.Tensor, d_lse: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, output: torch.Tensor, lse: torch.Tensor | None, d_bias: torch.Tensor | None, d_table: torch.Tensor | None, bias: torch.Tensor | None, slopes: torch.Tensor | None, table: torch.Tensor | None, shifts: torch.Tensor | None, sinks: torch.Tensor | None, softcap: float, dropout_p: float, seed: int, tiles: LiveTiles | None, scale: float, threads: int) -> None:
+    """Write the gradient of a bias."""
+
+def multiply_add(dtype: str, rounds: int, threads: int) -> float:
+    """
+    Multiply and add in registers on every thread; return the number of operations.
+    """

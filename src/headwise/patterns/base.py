@@ -125,7 +125,7 @@ class Pattern(ABC):
             heads: Indices of the heads wanted; ``None`` = all that differ.
         """
         q_index = torch.arange(places[0].q_len, device="cpu") if rows is None else rows
-        shape = torch.Size((len(q_index), places[0].kv_len))
+        shape = torch.Size((q_index.shape[0], places[0].kv_len))
 
         def spell(plain: Pattern, batch: int) -> Allowed:
             grid = places[batch if len(places) > 1 else 0]

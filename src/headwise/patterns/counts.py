@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from operator import index
 from typing import TypeAlias
 
+import torch
 from torch import Tensor
 
 from headwise.errors import PatternError
@@ -15,9 +16,7 @@ Settled: TypeAlias = int | tuple[int, ...]
 def whole_numbers(name: str, numbers: object) -> Settled:
     """Return one int, or a tuple with one per sample; refuse flags, fractions and text."""
     if isinstance(numbers, Tensor):
-        wrong = numbers.is_floating_point() or numbers.is_complex() or "bool" in str(numbers.dtype)
-        if wrong or numbers.ndim > 1:
-            raise _refusal(name, f"shape {tuple(numbers.shape)} {numbers.dtype}")
+        refuse_kind(name, numbers)
         numbers = numbers.tolist()
     try:
         if isinstance(numbers, Iterable) and not isinstance(numbers, str | bytes):
@@ -27,10 +26,18 @@ def whole_numbers(name: str, numbers: object) -> Settled:
         raise _refusal(name, repr(numbers)) from None
 
 
+def refuse_kind(name: str, numbers: Tensor) -> None:
+    """Refuse tensors that cannot hold whole numbers, one or one per sample."""
+    wrong = numbers.is_floating_point() or numbers.is_complex() or numbers.dtype == torch.bool
+    if wrong or numbers.ndim > 1:
+        raise _refusal(name, f"shape {tuple(numbers.shape)} {numbers.dtype}")
+
+
 def _whole(number: object) -> int:
     if isinstance(number, bool):
         raise TypeError
-    return index(number)  # type: ignore[arg-type]
+    # A compiler would make a constant of an int that is asked for its index.
+    return number if isinstance(number, int) else index(number)  # type: ignore[arg-type]
 
 
 def _refusal(name: str, got: str) -> PatternError:

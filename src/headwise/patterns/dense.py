@@ -9,19 +9,26 @@ from torch import Tensor
 from typing_extensions import override
 
 from headwise._dims import Allowed, Positions
+from headwise._forks import alone_after_fork
 from headwise.errors import PatternError
 from headwise.patterns.base import Pattern, Reach
-from headwise.patterns.content import Content, Numbers, as_tensor
+from headwise.patterns.content import Content, Numbers, as_tensor, is_traced
 from headwise.patterns.grid import Grid
 from headwise.patterns.intervals import joined, runs
 from headwise.patterns.tiles import KEY_TILE
 
 
+@alone_after_fork
 def as_mask(caller: str, mask: Numbers) -> Tensor:
     """Return a mask as booleans; numbers must all be 0 or 1, others are refused."""
     source = as_tensor(mask)
     if source.dtype == torch.bool:
         return source
+    if is_traced(source):
+        raise PatternError(
+            f"{caller}: a mask that is being traced must be boolean, got {source.dtype}\n"
+            "  hint: its numbers cannot be checked there; pass mask != 0"
+        )
     if source.is_complex() or not bool(((source == 0) | (source == 1)).all()):
         raise PatternError(
             f"{caller}: a mask must be boolean, or numbers that are all 0 or 1, "

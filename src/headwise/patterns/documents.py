@@ -11,7 +11,7 @@ from typing_extensions import override
 from headwise._dims import Allowed, Positions
 from headwise.errors import PatternError
 from headwise.patterns.base import Pattern, Reach
-from headwise.patterns.content import Content, Numbers, as_tensor
+from headwise.patterns.content import Content, Numbers, as_tensor, is_traced
 from headwise.patterns.grid import Grid
 from headwise.patterns.intervals import NOTHING
 
@@ -39,10 +39,11 @@ class Documents(Pattern):
         if self.kv_ids is None:
             return
         object.__setattr__(self, "kv_ids", _document_ids("kv_ids", self.kv_ids))
-        sizes = {c.tensor.shape[0] for c in (self.ids, self.kv_ids) if c.tensor.ndim == 2} - {1}
-        if len(sizes) > 1:
+        queries, keys = _samples(self.ids), _samples(self.kv_ids)
+        if queries not in (None, 1) and keys not in (None, 1) and queries != keys:
             raise PatternError(
-                f"Documents: ids and kv_ids must name the same samples, got {sorted(sizes)}\n"
+                "Documents: ids and kv_ids must name the same samples, "
+                f"got {sorted(size for size in (queries, keys) if size)}\n"
                 "  hint: give one row of document numbers per sample in both"
             )
 
@@ -59,8 +60,13 @@ class Documents(Pattern):
     @property
     @override
     def batch_size(self) -> int | None:
-        parts = (self.ids, self.kv_ids or self.ids)
-        return max((c.tensor.shape[0] for c in parts if c.tensor.ndim == 2), default=None)
+        queries, keys = _samples(self.ids), _samples(self._keys)
+        return keys if queries is None or (queries == 1 and keys is not None) else queries
+
+    @property
+    def _keys(self) -> Content:
+        found: Content = self.ids if self.kv_ids is None else self.kv_ids
+        return found
 
     @property
     @override
@@ -78,7 +84,7 @@ class Documents(Pattern):
     def placed(self, grid: Grid) -> Pattern:
         for name, ids, first, count in (
             ("queries", self.ids, grid.q_offset, grid.q_len),
-            ("keys", self.kv_ids or self.ids, grid.kv_offset, grid.kv_len),
+            ("keys", self._keys, grid.kv_offset, grid.kv_len),
         ):
             known = ids.tensor.shape[0]
             if count and not 0 <= first <= first + count <= known:
@@ -93,7 +99,7 @@ class Documents(Pattern):
     @override
     def _allows(self, q_pos: Positions, kv_pos: Positions) -> Allowed:
         mine: Tensor = self.ids.tensor[q_pos]
-        theirs: Tensor = (self.kv_ids or self.ids).tensor[kv_pos]
+        theirs: Tensor = self._keys.tensor[kv_pos]
         return (mine == theirs) & (mine >= 0)
 
     @override
@@ -111,7 +117,7 @@ class Documents(Pattern):
     @cached_property
     def _places(self) -> dict[int, list[tuple[int, int]]]:
         """Where the keys of each document stand."""
-        numbers = (self.kv_ids or self.ids).tensor
+        numbers = self._keys.tensor
         found: dict[int, list[tuple[int, int]]] = {}
         values, counts = torch.unique_consecutive(numbers, return_counts=True)
         start = 0
@@ -119,6 +125,10 @@ class Documents(Pattern):
             found.setdefault(value, []).append((start, start + count))
             start += count
         return found
+
+
+def _samples(ids: Content | None) -> int | None:
+    return ids.tensor.shape[0] if ids is not None and ids.tensor.ndim == 2 else None
 
 
 def _document_ids(name: str, numbers: Numbers | Content) -> Content:
@@ -137,6 +147,11 @@ def _document_ids(name: str, numbers: Numbers | Content) -> Content:
 
 def _numbered(name: str, ends: Numbers) -> Tensor:
     ends = as_tensor(ends).to("cpu")
+    if is_traced(ends):
+        raise PatternError(
+            f"Documents.from_cu_seqlens: {name} is being traced, so the number of tokens is not "
+            "known\n  hint: build the pattern outside, or give Documents(ids) a number per token"
+        )
     lengths = ends.diff()
     if ends.ndim != 1 or not ends.numel() or int(ends[0]) != 0 or bool((lengths < 0).any()):
         raise PatternError(

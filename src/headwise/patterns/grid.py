@@ -19,7 +19,14 @@ class Grid(NamedTuple):
 
 def _per_sample(name: str, offset: Offset) -> tuple[int, ...]:
     found = whole_numbers(name, offset)
-    return (found,) if isinstance(found, int) else found
+    if isinstance(found, int):
+        return (found,)
+    if not found:
+        raise PatternError(
+            f"{name} must hold a position for every sample, got none\n"
+            "  hint: give an int, or one position per sample"
+        )
+    return found
 
 
 def grids(q_len: int, kv_len: int, q_offset: Offset | None, kv_offset: Offset) -> tuple[Grid, ...]:

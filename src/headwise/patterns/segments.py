@@ -4,31 +4,57 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 from typing_extensions import override
 
 from headwise._dims import Allowed, Positions
 from headwise.errors import PatternError
 from headwise.patterns.base import Pattern, Reach
-from headwise.patterns.counts import Counts, Settled, whole_numbers
+from headwise.patterns.content import Content, is_traced
+from headwise.patterns.counts import Counts, Settled, refuse_kind, whole_numbers
 from headwise.patterns.intervals import FAR, NOTHING, between
 
 
-def _counts(name: str, numbers: Counts) -> Settled:
-    """Return one count for all samples, or a tuple with one per sample."""
+def _counts(name: str, numbers: Counts | Content) -> Settled | Content:
+    """Return one count for all samples, or a tuple with one per sample.
+
+    Numbers that are being traced stay a tensor; whoever reads the traced pattern checks them.
+    """
+    if isinstance(numbers, Content):
+        return numbers
+    if isinstance(numbers, Tensor) and is_traced(numbers):
+        refuse_kind(name, numbers)
+        return Content(numbers, torch.int64)
     counts = whole_numbers(name, numbers)
-    if min([counts] if isinstance(counts, int) else counts, default=0) < 0:
-        raise PatternError(f"{name} must not be negative, got {counts}\n  hint: 0 means no token")
+    for count in (counts,) if isinstance(counts, int) else counts:
+        if count < 0:
+            raise PatternError(
+                f"{name} must not be negative, got {counts}\n  hint: 0 means no token"
+            )
     return counts
 
 
-def _pick(counts: Settled, batch: int) -> int:
+def _pick(counts: Settled | Content, batch: int) -> int | Content:
+    """Return the count of one sample."""
     if isinstance(counts, int):
         return counts
-    return counts[batch if len(counts) > 1 else 0]
+    if isinstance(counts, tuple):
+        return counts[batch if len(counts) > 1 else 0]
+    numbers = counts.tensor
+    if numbers.ndim:
+        numbers = numbers[batch if numbers.shape[0] > 1 else 0]
+    return Content(numbers, torch.int64) if is_traced(numbers) else int(numbers)
 
 
-def _size(*fields: Settled | None) -> int | None:
-    return max((len(counts) for counts in fields if isinstance(counts, tuple)), default=None)
+def _size(counts: Settled | Content | None) -> int | None:
+    if isinstance(counts, Content):
+        return counts.tensor.shape[0] if counts.tensor.ndim else None
+    return len(counts) if isinstance(counts, tuple) else None
+
+
+def _limit(count: int | Content) -> int | Tensor:
+    """Return one sample's count in a form that positions can be compared with."""
+    return count.tensor if isinstance(count, Content) else count
 
 
 @dataclass(frozen=True)
@@ -60,7 +86,7 @@ class Prefix(Pattern):
 
     @override
     def _allows(self, q_pos: Positions, kv_pos: Positions) -> Allowed:
-        seen: Allowed = kv_pos < self.length
+        seen: Allowed = kv_pos < _limit(self.length)
         return seen & torch.ones_like(q_pos, dtype=torch.bool)
 
     @override
@@ -90,18 +116,19 @@ class Lengths(Pattern):
         if self.q_lengths is None:
             return
         object.__setattr__(self, "q_lengths", _counts("Lengths: q_lengths", self.q_lengths))
-        sizes = {_size(self.kv_lengths), _size(self.q_lengths)} - {None, 1}
-        if len(sizes) > 1:
+        keys, queries = _size(self.kv_lengths), _size(self.q_lengths)
+        if keys not in (None, 1) and queries not in (None, 1) and keys != queries:
             raise PatternError(
                 "Lengths: kv_lengths and q_lengths must name the same samples, "
-                f"got {_size(self.kv_lengths)} and {_size(self.q_lengths)}\n"
+                f"got {keys} and {queries}\n"
                 "  hint: give one length per sample in both"
             )
 
     @property
     @override
     def batch_size(self) -> int | None:
-        return _size(self.kv_lengths, self.q_lengths)
+        keys, queries = _size(self.kv_lengths), _size(self.q_lengths)
+        return queries if keys is None or (keys == 1 and queries is not None) else keys
 
     @override
     def sample(self, batch: int, head: int) -> Pattern:
@@ -112,8 +139,8 @@ class Lengths(Pattern):
     def _allows(self, q_pos: Positions, kv_pos: Positions) -> Allowed:
         real = torch.ones_like(q_pos, dtype=torch.bool)
         if self.q_lengths is not None:
-            real = real & (q_pos < self.q_lengths)
-        seen: Allowed = kv_pos < self.kv_lengths
+            real = real & (q_pos < _limit(self.q_lengths))
+        seen: Allowed = kv_pos < _limit(self.kv_lengths)
         return real & seen
 
     @override

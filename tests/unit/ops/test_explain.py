@@ -3,6 +3,8 @@
 import pytest
 import torch
 from hypothesis import given
+from torch.autograd import forward_ad
+from torch.utils.flop_counter import FlopCounterMode
 
 import headwise as hw
 from headwise import _native
@@ -47,21 +49,35 @@ def test_other_backends_name_no_instruction_set() -> None:
     assert hw.explain(*inputs(), backend="sdpa").isa is None
 
 
-@pytest.mark.parametrize(
-    ("keywords", "reason"),
-    [
-        ({"softcap": 1.0}, "it has no softcap"),
-        ({"sinks": torch.zeros(3)}, "it has no sinks"),
-        ({"dropout_p": 0.5}, "it has no dropout"),
-    ],
-)
-def test_native_says_what_it_lacks(keywords: dict[str, object], reason: str) -> None:
-    assert reason in hw.explain(*inputs(), **keywords).refusals["native"]  # type: ignore[arg-type]
-
-
 def test_native_says_which_dtype_it_lacks() -> None:
     reasons = hw.explain(*inputs(dtype=torch.float64)).refusals["native"]
-    assert "it computes float32, and the tensors are torch.float64" in reasons
+    wanted = "it computes float32, bfloat16 and float16, and the tensors are torch.float64"
+    assert wanted in reasons
+
+
+def test_native_says_what_it_cannot_follow() -> None:
+    class Own(hw.patterns.Pattern):
+        def _allows(self, q_pos: torch.Tensor, kv_pos: torch.Tensor) -> torch.Tensor:
+            return kv_pos <= q_pos
+
+        def reach(self, first: int, last: int) -> hw.patterns.base.Reach:
+            return hw.Causal().reach(first, last)
+
+    given_ = inputs()
+    with forward_ad.dual_level():
+        reasons = hw.explain(*given_).refusals["native"]
+    assert reasons == ["it has no forward-mode derivative, and one may be wanted"]
+    assert hw.explain(*given_, Own()).backend == "native"
+    with FlopCounterMode(display=False):
+        plan = hw.explain(*given_, Own())
+    assert plan.refusals["native"] == ["a graph cannot carry a pattern of another library, Own"]
+
+    class Marked(torch.Tensor):
+        pass
+
+    query, key, value = given_
+    plan = hw.explain(query.as_subclass(Marked), key, value)
+    assert plan.refusals["native"] == ["a tensor is a Marked"]
 
 
 def test_sdpa_says_that_it_lets_nan_through() -> None:
@@ -99,7 +115,7 @@ def test_the_text_reads_well() -> None:
         "work        0.00259 GFLOP, 0.0906 MB",
         "grows as    time O(q_len · kv_len · head_dim), memory up to O(q_len · kv_len)",
     ]
-    assert "not native   : it has no softcap" in lines
+    assert not [line for line in lines if line.startswith("not native")]
     assert "not sdpa     : it has no softcap" in lines
 
 

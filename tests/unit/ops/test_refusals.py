@@ -133,7 +133,8 @@ def test_bias_that_is_no_number_to_add(bias: torch.Tensor) -> None:
     with pytest.raises(DtypeError) as caught:
         hw.attend(*FIT, bias=bias)
     assert str(caught.value) == (
-        f"attend: bias must be a floating-point tensor, got {bias.dtype}\n"
+        f"attend: bias must be a floating-point tensor, Alibi or RelativeBias, "
+        f"got {bias.dtype}\n"
         f"{rows(Q, K)}\n  hint: a boolean mask is a pattern: pass Dense(mask)"
     )
 

@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from torch import Tensor
-
 from headwise import _native
 from headwise._dims import Key, Output, Query, Sinks, Value, Weights
 from headwise.errors import BackendRefused
@@ -13,6 +11,7 @@ from headwise.ops.softmax.call import Attended, Call, Computed
 from headwise.ops.softmax.plan import Plan, plan
 from headwise.ops.softmax.selection import Selection, pick
 from headwise.ops.softmax.settle import Extras, settle
+from headwise.ops.softmax.settle_bias import Bias
 from headwise.ops.softmax.tally import count
 from headwise.patterns.base import Pattern
 from headwise.patterns.grid import Offset
@@ -36,7 +35,7 @@ def attend(
     value: Value,
     pattern: Pattern | None = None,
     *,
-    bias: Tensor | None = None,
+    bias: Bias | None = None,
     scale: float | None = None,
     softcap: float | None = None,
     sinks: Sinks | None = None,
@@ -59,8 +58,10 @@ def attend(
         value: What is returned for each key; its last dimension may differ from the key's.
         pattern: Which pairs may meet; ``None`` = all. Masked numbers never reach the result,
             NaN and infinity included.
-        bias: Numbers added to the scores, broadcasting to (batch, heads, q_len, kv_len) on any
-            axis; ``-inf`` means "may not attend".
+        bias: Numbers added to the scores after scale and softcap: a tensor that broadcasts to
+            (batch, heads, q_len, kv_len) on any axis, where ``-inf`` means "may not attend"; or
+            ``positions.Alibi`` or ``positions.RelativeBias``, read by the distance between the
+            absolute positions of query and key.
         scale: Multiplier of the scores, zero and negative included. ``None`` means
             ``head_dim ** -0.5``.
         softcap: Caps scores smoothly to ``softcap * tanh(scores / softcap)``; above 0.
@@ -79,7 +80,7 @@ def attend(
         nowhere gets zeros; so does every query where there is no key at all.
 
     Raises:
-        ShapeError: Sizes that do not fit together; nothing is broadcast but ``bias``.
+        ShapeError: Sizes or head counts that do not fit; nothing is broadcast but ``bias``.
         DtypeError: Different or unsuitable dtypes or devices.
         PatternError: A pattern that does not fit the call.
         BackendRefused: A named backend that will not take the call, with every reason.
@@ -102,7 +103,7 @@ def attend_with_lse(
     value: Value,
     pattern: Pattern | None = None,
     *,
-    bias: Tensor | None = None,
+    bias: Bias | None = None,
     scale: float | None = None,
     softcap: float | None = None,
     sinks: Sinks | None = None,
@@ -133,7 +134,7 @@ def attention_weights(
     key: Key,
     pattern: Pattern | None = None,
     *,
-    bias: Tensor | None = None,
+    bias: Bias | None = None,
     scale: float | None = None,
     softcap: float | None = None,
     sinks: Sinks | None = None,
@@ -180,7 +181,7 @@ def explain(
     value: Value,
     pattern: Pattern | None = None,
     *,
-    bias: Tensor | None = None,
+    bias: Bias | None = None,
     scale: float | None = None,
     softcap: float | None = None,
     sinks: Sinks | None = None,

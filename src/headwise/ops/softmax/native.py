@@ -1,58 +1,52 @@
 """Softmax attention through the compiled kernels."""
 
-import torch
 from torch import Tensor
 
-from headwise import _native
+from headwise.ops.softmax import launch, operators
 from headwise.ops.softmax.call import Call, Computed
-from headwise.patterns.lowering import lower
+from headwise.ops.softmax.differentiable import Attend, AttendPlainly
+from headwise.ops.softmax.dropout import draw_seed
+from headwise.ops.softmax.launch import Added, Rules
+from headwise.ops.softmax.watchers import is_transformed, is_watched
+from headwise.patterns.base import Pattern
+from headwise.patterns.spelling import spell
 
 
 def run(call: Call) -> Computed:
     """Return output and log-sum-exp; the call must have passed ``refusals.native``."""
-    tiles = _live_tiles(call)
-    query, key, value = _dense_rows(call.query), _dense_rows(call.key), _dense_rows(call.value)
-    batch, heads, q_len, _ = query.shape
-    output = _like(query, value.shape[3])
-    lse = (
-        torch.empty(batch, heads, q_len, dtype=torch.float32, device="cpu")
-        if call.want_lse
-        else None
+    query, key, value = call.query, call.key, call.value
+    table, lowest = (None, 0) if call.distances is None else call.distances
+    added = Added(
+        call.bias,
+        call.slopes,
+        table,
+        None if call.sinks is None else call.sinks.float(),
+        draw_seed() if call.dropout_p > 0.0 else None,
     )
-    bias = None
-    if call.bias is not None:
-        bias = call.bias.detach().resolve_neg().expand(batch, heads, q_len, key.shape[2])
-    threads = torch.get_num_threads()
-    _native.kernels.attend(query, key, value, output, lse, bias, tiles, call.scale, threads)
-    return Computed(output, lse)
+    rules = Rules(
+        call.pattern,
+        (),
+        call.places,
+        lowest,
+        call.scale,
+        0.0 if call.softcap is None else call.softcap,
+        call.dropout_p,
+    )
+    if is_transformed():
+        return _transformed(query, key, value, added, rules)
+    if is_watched(query, key, value, *added):
+        return Computed(*operators.attend(query, key, value, added, rules))
+    if call.wants_gradient:
+        found = AttendPlainly.apply(query, key, value, *added, rules)  # type: ignore[no-untyped-call]
+        return Computed(*found)
+    return Computed(*launch.forward(query, key, value, added, rules, want_lse=call.want_lse))
 
 
-def _live_tiles(call: Call) -> object | None:
-    """Return the live tiles in the kernels' own form; ``None`` where all is allowed."""
-    layout = None if call.pattern is None else lower(call.pattern, call.places)
-    if layout is None:
-        return None
-    if layout.for_kernels is None:
-        tables = (layout.which, layout.starts, layout.entries, layout.bitmaps)
-        layout.for_kernels = _native.kernels.LiveTiles(*tables)
-    return layout.for_kernels
-
-
-def _dense_rows(tensor: Tensor) -> Tensor:
-    """Return the tensor with an innermost stride of 1, copied where it has another."""
-    if tensor.requires_grad:
-        tensor = tensor.detach()
-    if tensor.is_neg():
-        tensor = tensor.resolve_neg()
-    return tensor if tensor.stride(3) == 1 or tensor.shape[3] < 2 else tensor.contiguous()
-
-
-def _like(query: Tensor, value_dim: int) -> Tensor:
-    """Allocate the output with heads inside lengths where the query has them so.
-
-    Joining the heads again is then free, as it is for torch's own attention.
-    """
-    batch, heads, q_len, _ = query.shape
-    if query.stride(1) < query.stride(2):
-        return query.new_empty(batch, q_len, heads, value_dim).transpose(1, 2)
-    return query.new_empty(batch, heads, q_len, value_dim)
+def _transformed(query: Tensor, key: Tensor, value: Tensor, added: Added, rules: Rules) -> Computed:
+    """Run under a transform, which must see the tensors of the pattern, too."""
+    tensors: list[Tensor] = []
+    if isinstance(rules.pattern, Pattern):
+        text, numbers, tensors = spell(rules.pattern)
+        rules = rules._replace(pattern=text, numbers=numbers)
+    found = Attend.apply(query, key, value, *added, rules, *tensors)  # type: ignore[no-untyped-call]
+    return Computed(*found)

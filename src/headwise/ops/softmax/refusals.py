@@ -1,13 +1,18 @@
 """Per backend, every reason why it will not take a call."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.autograd import forward_ad
 
 from headwise import _native
 from headwise.ops.softmax.call import Call
+from headwise.ops.softmax.watchers import is_functionalized, is_transformed, is_watched
+from headwise.patterns.content import PLAIN
+from headwise.patterns.spelling import unknown_kind
 
-_PLAIN = (Tensor, nn.Parameter)
+_COMPUTED = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def reference(call: Call) -> list[str]:
@@ -24,15 +29,17 @@ def sdpa(call: Call) -> list[str]:
         reasons.append("it has no softcap")
     if call.sinks is not None:
         reasons.append("it has no sinks")
+    if call.slopes is not None or call.distances is not None:
+        reasons.append("it would need the bias by distance spelled out for every pair")
     if _forward_mode():
         reasons.append("it has no forward-mode derivative, and one may be wanted")
-    if _under_transform():
+    if is_transformed():
         reasons.append("a torch.func transform is active, under which it takes samples one by one")
     if 0 in call.query.shape or 0 in call.value.shape:
         reasons.append("a size is zero")
     elif call.pattern is not None or call.bias is not None:
         hidden = _hidden(call)
-        if hidden is not None and not _under_transform():
+        if hidden is not None and not is_transformed():
             reasons.append(f"{hidden}, so it cannot be told whether masked NaN would leak")
         elif hidden is None and not _stays_finite(call):
             reasons.append(
@@ -48,27 +55,49 @@ def native(call: Call) -> list[str]:
     reasons = []
     if call.query.device.type != "cpu":
         reasons.append(f"it runs on the CPU, and the tensors are on {call.query.device}")
-    if call.query.dtype != torch.float32:
-        reasons.append(f"it computes float32, and the tensors are {call.query.dtype}")
-    if call.wants_gradient:
-        reasons.append("it computes no gradients, and one is wanted")
+    if call.query.dtype not in _COMPUTED:
+        reasons.append(
+            f"it computes float32, bfloat16 and float16, and the tensors are {call.query.dtype}"
+        )
     if _forward_mode():
         reasons.append("it has no forward-mode derivative, and one may be wanted")
-    if call.softcap is not None:
-        reasons.append("it has no softcap")
-    if call.sinks is not None:
-        reasons.append("it has no sinks")
-    if call.dropout_p > 0.0:
-        reasons.append("it has no dropout")
-    hidden = _hidden(call)
-    if hidden is not None:
-        reasons.append(hidden)
+    if is_transformed():
+        if torch.compiler.is_compiling():
+            reasons.append("torch.compile is tracing a torch.func transform")
+        elif is_functionalized():
+            reasons.append("torch.func.functionalize is active")
+    if torch._C._get_tracing_state() is not None:
+        reasons.append("torch.jit is tracing the call")
+    strange = _strange_tensor(call)
+    if strange is not None:
+        reasons.append(f"a tensor is a {strange}")
+    unknown = None if call.pattern is None or not _in_graph(call) else unknown_kind(call.pattern)
+    if unknown is not None:
+        reasons.append(f"a graph cannot carry a pattern of another library, {unknown}")
     return reasons
+
+
+def _strange_tensor(call: Call) -> str | None:
+    """Name the first kind of tensor that neither kernels nor operators know, if there is one."""
+    table = None if call.distances is None else call.distances.table
+    for tensor in (call.query, call.key, call.value, call.bias, table, call.sinks):
+        if tensor is not None and type(tensor) not in PLAIN and not _stands_in(tensor):
+            return type(tensor).__name__
+    return None
+
+
+def _in_graph(call: Call) -> bool:
+    return is_watched(call.query, call.key, call.value, call.bias) or is_transformed()
+
+
+def _stands_in(tensor: Tensor) -> bool:
+    """Say whether a tensor is one that torch itself puts in place of another while it traces."""
+    return isinstance(tensor, FakeTensor | FunctionalTensor)
 
 
 def _hidden(call: Call) -> str | None:
     """Say what keeps the numbers of a call from being looked at, if anything does."""
-    if _under_transform():
+    if is_transformed():
         return "a torch.func transform is active"
     if torch.compiler.is_compiling():
         return "torch.compile is tracing the call"
@@ -77,13 +106,9 @@ def _hidden(call: Call) -> str | None:
     if torch._C._len_torch_dispatch_stack():
         return "a mode that watches torch's operations is active"
     for tensor in (call.query, call.key, call.value, call.bias):
-        if tensor is not None and type(tensor) not in _PLAIN:
+        if tensor is not None and type(tensor) not in PLAIN:
             return f"a tensor is a {type(tensor).__name__}"
     return "the tensors hold no data" if call.query.is_meta else None
-
-
-def _under_transform() -> bool:
-    return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def _forward_mode() -> bool:
