@@ -103,10 +103,7 @@ void score(const Chunk& chunk, const Piece& piece, int64_t row, int64_t rows) no
 void soften(float* scores, int64_t keys, float* highest, float* total) noexcept {
   Vec::Reg top = Vec::set(kMinusInfinity);
   for (int64_t j = 0; j < keys; j += Vec::width) top = Vec::max(top, Vec::load(scores + j));
-  float lanes[Vec::width];
-  Vec::store(lanes, top);
-  float most = kMinusInfinity;
-  for (const float lane : lanes) most = lane > most || lane != lane ? lane : most;
+  const float most = Vec::highest(top);  // a NaN that it misses is in the sum
   const Vec::Reg base = Vec::set(most == kMinusInfinity ? 0.0F : most);
   const Vec::Reg scale = Vec::set(kLog2E);
   Vec::Reg sum = Vec::set(0.0F);
@@ -199,12 +196,6 @@ void mix(const Chunk& chunk, const Piece* pieces, int64_t count, int64_t row, in
   }
 }
 
-bool is_finite(const float* numbers, int64_t count) noexcept {
-  float sum = 0.0F;
-  for (int64_t i = 0; i < count; ++i) sum += numbers[i] * 0.0F;
-  return sum == 0.0F;
-}
-
 // The same sums in the same order, leaving out keys that the row may not see: their weight is 0,
 // and 0 times NaN would not be.
 template <class T>
@@ -261,7 +252,7 @@ void take_rows(const Chunk& chunk, const Piece* pieces, int64_t count, int64_t r
   }
   mix<T>(chunk, pieces, count, row, rows, output);
   for (int64_t r = 0; r < rows; ++r) {
-    if (!is_finite(output[r], a.value_dim)) {
+    if (!all_finite(output[r], 0, 1, a.value_dim)) {
       mix_open_keys<T>(chunk, pieces, count, row + r, output[r]);
     }
   }

@@ -69,6 +69,7 @@ struct Vec {
   static Reg fma(Reg a, Reg b, Reg c) noexcept { return _mm512_fmadd_ps(a, b, c); }
   static Reg max(Reg a, Reg b) noexcept { return _mm512_max_ps(a, b); }
   static float sum(Reg a) noexcept { return _mm512_reduce_add_ps(a); }
+  static float highest(Reg a) noexcept { return _mm512_reduce_max_ps(a); }
 
   // Writes the sum of the lanes of each of four registers.
   static void four_sums(const Reg* four, float* sums) noexcept {

@@ -63,6 +63,7 @@ struct Vec {
   static Reg fma(Reg a, Reg b, Reg c) noexcept { return vfmaq_f32(c, a, b); }
   static Reg max(Reg a, Reg b) noexcept { return vbslq_f32(vcgtq_f32(a, b), a, b); }
   static float sum(Reg a) noexcept { return vaddvq_f32(a); }
+  static float highest(Reg a) noexcept { return vmaxvq_f32(a); }
 
   static void four_sums(const Reg* four, float* sums) noexcept {
     store(sums, vpaddq_f32(vpaddq_f32(four[0], four[1]), vpaddq_f32(four[2], four[3])));

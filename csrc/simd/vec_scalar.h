@@ -72,6 +72,7 @@ struct Vec {
   // The second argument where either is NaN, as on x86.
   static Reg max(Reg a, Reg b) noexcept { return a > b ? a : b; }
   static float sum(Reg a) noexcept { return a; }
+  static float highest(Reg a) noexcept { return a; }
 
   static void four_sums(const Reg* four, float* sums) noexcept {
     for (int i = 0; i < 4; ++i) sums[i] = four[i];

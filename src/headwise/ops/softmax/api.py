@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+from torch.compiler import is_compiling
+
 from headwise import _native
 from headwise._dims import Key, Output, Query, Sinks, Value, Weights
 from headwise.errors import BackendRefused
@@ -212,7 +214,7 @@ def _run(caller: str, call: Call, backend: str) -> Computed:
     _known(caller, backend)
     if backend == "auto":
         backend = next(name for name, known in _BACKENDS.items() if not known.refusals(call))
-        if _native.kernels is None:
+        if _native.kernels is None and not is_compiling():
             _native.warn_once()
     elif reasons := _BACKENDS[backend].refusals(call):
         lines = "\n".join(f"  {backend}: {reason}" for reason in reasons)
