@@ -10,12 +10,34 @@ export HEADWISE_MODELS ?= $(CURDIR)/.models
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 BIN := .venv/bin
-CORE := pyproject.toml CMakeLists.txt $(wildcard csrc/*.h csrc/*.cpp csrc/*/*.h csrc/*/*.cpp)
-OBJECTS = $(wildcard build/*/CMakeFiles/kernels_*.dir/csrc/kernels/*.o)
+SOURCES := $(wildcard csrc/*.h csrc/*.cpp csrc/*/*.h csrc/*/*.cpp)
+CORE := pyproject.toml CMakeLists.txt $(filter-out csrc/tests/%,$(SOURCES))
+KERNELS := CMakeFiles/kernels_*.dir/csrc/kernels/*.o
+JOBS ?= $(shell nproc)
+COMMA := ,
 HOOK := --jaxtyping-packages=headwise,beartype.beartype
 HOOKED := tests/laws tests/parity tests/kernels
 
-.PHONY: setup demo test test-real test-all bench check fmt symbols stubs clean
+.PHONY: setup demo test test-core test-real test-all bench check fmt symbols stubs clean
+.PHONY: asan memcheck neon count
+
+# Ends with a message where a command is not there: $(call need,command,how to get it)
+need = command -v $(1) > /dev/null || { echo "make $@: $(1) is missing; get it by: $(2)"; exit 1; }
+
+# Builds the C++ test driver, which knows no Python: $(call driver,folder,arguments of CMake)
+driver = $(call need,cmake,apt-get install cmake) && mkdir -p build/$(1) && \
+  cmake -S . -B build/$(1) -DHEADWISE_TESTS=ON $(2) > build/$(1)/configure.log && \
+  cmake --build build/$(1) --parallel $(JOBS) > build/$(1)/build.log 2>&1 || \
+  { cat build/$(1)/*.log; exit 1; }
+
+# An object of a kernel may define one global symbol and no weak one: a function compiled for two
+# instruction sets under one name would be merged, and an old processor would run the new code.
+# $(call one_symbol,nm,objects)
+one_symbol = test -n "$(strip $(2))" || { echo "no objects of kernels under build/"; exit 1; }; \
+  for object in $(2); do \
+    found=$$($(1) --defined-only --extern-only $$object | grep -c ' [TDBRWVu] '); \
+    if [ "$$found" != 1 ]; then $(1) -C --defined-only --extern-only $$object; \
+      echo "$$object defines $$found global symbols, not one"; exit 1; fi; done
 
 setup: .venv/.ready
 
@@ -35,11 +57,57 @@ setup: .venv/.ready
 demo: .venv/.ready
 	@$(BIN)/headwise generate "$(PROMPT)" --max-new-tokens 64 --stats
 
-test: .venv/.ready
+test: .venv/.ready test-core
 	@echo "== tests with checked shapes"
 	@$(BIN)/python -m pytest -q -m "not slow and not real" $(HOOK) $(HOOKED)
 	@echo "== all other tests"
 	@$(BIN)/python -m pytest -q -m "not slow and not real" $(addprefix --ignore=,$(HOOKED))
+
+test-core:
+	@echo "== kernels without Python"
+	@$(call driver,core,-DCMAKE_CXX_FLAGS=-g -DHEADWISE_WARNINGS_ARE_ERRORS=ON)
+	@build/core/test_kernels
+
+asan:
+	@echo "== kernels under the address and undefined-behaviour sanitizers"
+	@$(call driver,asan,-DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS="-O1 \
+	  -fsanitize=address$(COMMA)undefined -fno-sanitize-recover=all -fno-omit-frame-pointer")
+	@ASAN_OPTIONS=detect_leaks=1 build/asan/test_kernels --cases 120
+
+# valgrind knows no AVX-512, so the sets with it are left out.
+memcheck:
+	@echo "== kernels under valgrind: scalar and avx2"
+	@$(call need,valgrind,apt-get install valgrind)
+	@$(call driver,core,-DCMAKE_CXX_FLAGS=-g -DHEADWISE_WARNINGS_ARE_ERRORS=ON)
+	@valgrind --quiet --error-exitcode=1 --leak-check=full --show-leak-kinds=definite \
+	  --errors-for-leak-kinds=definite \
+	  --child-silent-after-fork=yes build/core/test_kernels --isa scalar --isa avx2 --cases 24
+
+neon:
+	@echo "== kernels for 64-bit Arm, on an emulated processor"
+	@$(call need,aarch64-linux-gnu-g++,apt-get install g++-aarch64-linux-gnu)
+	@$(call need,qemu-aarch64,apt-get install qemu-user)
+	@$(call driver,neon,-DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
+	  -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ -DCMAKE_EXE_LINKER_FLAGS=-static \
+	  -DOpenMP_gomp_LIBRARY=$$(aarch64-linux-gnu-g++ -print-file-name=libgomp.a) \
+	  -DHEADWISE_WARNINGS_ARE_ERRORS=ON)
+	@$(call one_symbol,aarch64-linux-gnu-nm,$$(echo build/neon/$(KERNELS)))
+	@qemu-aarch64 build/neon/test_kernels --cases 60
+
+# Counts are those of one compiler's code; seconds would be those of a machine.
+count:
+	@echo "== instructions of fixed calls"
+	@$(call need,valgrind,apt-get install valgrind)
+	@$(call driver,core,-DCMAKE_CXX_FLAGS=-g -DHEADWISE_WARNINGS_ARE_ERRORS=ON)
+	@grep -v '^#' csrc/tests/instructions.txt | { failed=0; while read call set stored; do \
+	  found=$$(valgrind --tool=callgrind --callgrind-out-file=/dev/null --collect-atstart=no \
+	    --toggle-collect='headwise::attend(*' --toggle-collect='headwise::attend_backward(*' \
+	    build/core/test_kernels --isa $$set --count $$call 2>&1 | sed -n 's/.*Collected : //p'); \
+	  echo "$$call $$set $$found" | awk -v stored=$$stored '{ ratio = $$3 / stored; \
+	    printf "%-9s %-7s %10d, %.3f of the stored %d\n", $$1, $$2, $$3, ratio, stored; \
+	    exit ratio < 0.97 || ratio > 1.03 }' || failed=1; done; \
+	  [ $$failed = 0 ] || { echo "if the change is meant, write it to csrc/tests/instructions.txt"; \
+	    exit 1; }; }
 
 test-real: .venv/.ready
 	@echo "== tests on real weights"
@@ -54,19 +122,13 @@ bench: .venv/.ready
 check: .venv/.ready symbols stubs
 	@echo "== format, lint, types, layers"
 	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet .
-	@$(BIN)/clang-format --dry-run --Werror $(wildcard csrc/*.h csrc/*.cpp csrc/*/*.h csrc/*/*.cpp)
+	@$(BIN)/clang-format --dry-run --Werror $(SOURCES)
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
 
-# An object of a kernel may define one global symbol and no weak one: a function compiled for two
-# instruction sets under one name would be merged, and an old processor would run the new code.
 symbols: .venv/.ready
 	@echo "== symbols of the kernels"
-	@test -n "$(OBJECTS)" || { echo "no objects of kernels under build/"; exit 1; }
-	@for object in $(OBJECTS); do \
-	  found=$$(nm --defined-only --extern-only $$object | grep -c ' [TDBRWVu] '); \
-	  if [ "$$found" != 1 ]; then nm -C --defined-only --extern-only $$object; \
-	    echo "$$object defines $$found global symbols, not one"; exit 1; fi; done
+	@$(call one_symbol,nm,$(wildcard build/*-*/$(KERNELS) build/core/$(KERNELS)))
 
 stubs: .venv/.ready
 	@echo "== stub of the extension"
@@ -76,7 +138,7 @@ stubs: .venv/.ready
 
 fmt: .venv/.ready
 	@$(BIN)/ruff format --quiet . && $(BIN)/ruff check --fix --quiet .
-	@$(BIN)/clang-format -i $(wildcard csrc/*.h csrc/*.cpp csrc/*/*.h csrc/*/*.cpp)
+	@$(BIN)/clang-format -i $(SOURCES)
 
 clean:
 	rm -rf .venv build dist

@@ -73,8 +73,9 @@ class LiveTiles {
         for (int32_t e = starts[tile]; e < starts[tile + 1]; ++e) {
           const int32_t* entry = entries_.data() + int64_t{e} * 3;
           require(entry[0] >= free_from && entry[1] > 0 && entry[2] >= -1 &&
-                      entry[2] < size(bitmaps_, 0),
-                  "an entry overlaps another or names a bitmap that is not there");
+                      entry[2] < size(bitmaps_, 0) && (entry[2] < 0 || entry[1] == 1),
+                  "an entry overlaps another, names a bitmap that is not there, or one for several "
+                  "tiles");
           free_from = int64_t{entry[0]} + entry[1];
           if (free_from > key_tiles_) key_tiles_ = free_from;
         }

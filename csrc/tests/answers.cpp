@@ -1,0 +1,129 @@
+#include "answers.h"
+
+#include <bit>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+
+#include "attend.h"
+#include "outputs.h"
+
+namespace headwise::testing {
+
+Answers run_calls(const Problem& problem, int threads) {
+  Outputs outputs(problem);
+  BiasBackwardArgs args = outputs.arguments();
+  attend(args.backward.call, threads);
+  attend_backward(args.backward, outputs.d_query.data<float>(), outputs.d_sinks_or_null(), threads);
+  if (args.d_bias != nullptr || args.d_table != nullptr) bias_backward(args, threads);
+  return outputs.answers();
+}
+
+namespace {
+
+struct Bound {
+  double stored;  // of the number itself, for what is rounded once at the end
+  double inner;   // of the sum of the sizes of its terms
+  double least;   // near 0
+};
+
+class Comparison {
+ public:
+  Comparison(const Problem& problem, const Reference& reference) {
+    const AttendArgs& a = problem.args.backward.call;
+    stored_ = rounding(a.dtype);
+    rounded_ = a.dtype == Dtype::kFloat32 ? 0.0 : stored_;
+    pairs_ = a.dtype == Dtype::kBFloat16 ? stored_ : 0.0;
+    sums_ = rounding(Dtype::kFloat32) * (16.0 + 4.0 * reference.highest);
+    if (a.dtype != Dtype::kFloat16) return;
+    // Half of the smallest number; and what such errors of a row's output become in a gradient.
+    least_ = 0x1p-25;
+    least_gradient_ = least_ * 4.0 * static_cast<double>(a.value_dim * (a.q_len + 1));
+  }
+
+  // Output: weights may be rounded to the dtype where its pairs are multiplied.
+  Bound output() const { return {1.01 * stored_, pairs_ + sums_, least_}; }
+  // Gradients: the output that they start from has been rounded, too.
+  Bound stored_gradient() const { return {1.01 * stored_, inner(), least_gradient_}; }
+  Bound wide_gradient() const { return {0.0, inner(), least_gradient_}; }
+  Bound lse() const { return {0.0, rounded_ / 64.0 + sums_, 0.0}; }
+
+ private:
+  double inner() const { return 2.0 * rounded_ + sums_; }
+
+  double stored_, rounded_, pairs_, sums_;
+  double least_ = 1e-30;
+  double least_gradient_ = 1e-30;
+};
+
+// The largest error as a share of its bound; infinite where something that is not finite, or that
+// was never written, stands for a number.
+double worst_share(const Expected& expected, const std::vector<double>& found, Bound bound,
+                   size_t* where) {
+  double worst = 0.0;
+  if (found.size() != expected.number.size()) return std::numeric_limits<double>::infinity();
+  for (size_t i = 0; i < found.size(); ++i) {
+    const double wanted = expected.number[i];
+    double share = 0.0;
+    if (!std::isfinite(wanted) || !std::isfinite(found[i])) {
+      const bool alike = std::isfinite(wanted) == std::isfinite(found[i]) &&
+                         (!std::isinf(wanted) || !std::isinf(found[i]) || wanted == found[i]);
+      share = alike ? 0.0 : std::numeric_limits<double>::infinity();
+    } else {
+      const double allowed =
+          bound.stored * std::fabs(wanted) + bound.inner * expected.size[i] + bound.least;
+      share = wanted == found[i] ? 0.0 : std::fabs(found[i] - wanted) / allowed;
+    }
+    if (share > worst) {
+      worst = share;
+      *where = i;
+    }
+  }
+  return worst;
+}
+
+bool same(const std::vector<double>& a, const std::vector<double>& b) {
+  if (a.size() != b.size()) return false;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const bool nan = std::isnan(a[i]) && std::isnan(b[i]);
+    if (!nan && std::bit_cast<uint64_t>(a[i]) != std::bit_cast<uint64_t>(b[i])) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool same_bits(const Answers& a, const Answers& b) {
+  return same(a.output, b.output) && same(a.lse, b.lse) && same(a.d_query, b.d_query) &&
+         same(a.d_key, b.d_key) && same(a.d_value, b.d_value) && same(a.d_sinks, b.d_sinks) &&
+         same(a.d_bias, b.d_bias) && same(a.d_table, b.d_table);
+}
+
+void compare(const Problem& problem, const Reference& reference, const Answers& answers,
+             Subject& forward, Subject& gradients, Subject& biases) {
+  const Comparison bounds(problem, reference);
+  const auto measure = [&](Subject& subject, const char* name, const Expected& expected,
+                           const std::vector<double>& found, Bound bound) {
+    size_t at = 0;
+    const double share = worst_share(expected, found, bound, &at);
+    char what[200] = "";
+    if (share > 1.0 && at < found.size()) {
+      std::snprintf(what, sizeof what, "%s[%zu] is %g, not %g: %g of the bound", name, at,
+                    found[at], expected.number[at], share);
+    }
+    subject.measure(share, what);
+  };
+  measure(forward, "output", reference.output, answers.output, bounds.output());
+  measure(forward, "lse", reference.lse, answers.lse, bounds.lse());
+  forward.check(answers.gaps_untouched, "wrote into a gap between rows");
+  measure(gradients, "d_query", reference.d_query, answers.d_query, bounds.wide_gradient());
+  measure(gradients, "d_key", reference.d_key, answers.d_key, bounds.stored_gradient());
+  measure(gradients, "d_value", reference.d_value, answers.d_value, bounds.stored_gradient());
+  measure(gradients, "d_sinks", reference.d_sinks, answers.d_sinks, bounds.wide_gradient());
+  if (problem.bias.sizes() != Sizes{} || problem.table.sizes() != Sizes{}) {
+    measure(biases, "d_bias", reference.d_bias, answers.d_bias, bounds.wide_gradient());
+    measure(biases, "d_table", reference.d_table, answers.d_table, bounds.wide_gradient());
+  }
+}
+
+}  // namespace headwise::testing
