@@ -6,6 +6,10 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <iterator>
+#include <string>
+
 #include "attend.h"
 #include "call_arguments.h"
 #include "dispatch.h"
@@ -85,11 +89,12 @@ void bind_bias_backward(Given d_output, const Maybe& d_lse, Given query, Given k
 }
 
 double bind_multiply_add(const std::string& dtype, int64_t rounds, int threads) {
-  Dtype kind = Dtype::kFloat32;
-  if (dtype == "bfloat16") kind = Dtype::kBFloat16;
-  if (dtype == "float16") kind = Dtype::kFloat16;
+  const std::string names[kDtypes] = {"float32", "bfloat16", "float16"};
+  const auto* found = std::find(std::begin(names), std::end(names), dtype);
+  require(found != std::end(names), "dtype must be float32, bfloat16 or float16");
+  require(rounds > 0 && threads > 0, "rounds and threads must be above 0");
   nb::gil_scoped_release unlocked;
-  return multiply_add(kind, rounds, threads);
+  return multiply_add(static_cast<Dtype>(found - std::begin(names)), rounds, threads);
 }
 
 }  // namespace

@@ -9,11 +9,19 @@ constexpr int64_t kRowBlock = Vec::few_rows;
 constexpr int64_t kThree = kRowBlock < 3 ? kRowBlock : 3;
 constexpr int64_t kRegs = 4;  // registers of keys, or of value columns, beside the queries
 
-// Keys and values are asked for this many ahead: where several queries share a key, the processor's
+// Keys and values are asked for so many ahead: where several queries share a key, the processor's
 // own prefetcher falls behind by half. They pass by the outer caches (the 0 of the hint), where
-// they would drive out what is needed between calls. Both were found by measurement; addresses past
-// the end are harmless.
-constexpr int64_t kAhead = 16;
+// they would drive out what is needed between calls. All of it was found by measurement; addresses
+// past the end are harmless.
+template <class T>
+constexpr int64_t kAhead = sizeof(T) == 4 ? 16 : 64;
+constexpr int64_t kLine = 64;  // bytes that are asked for at a time
+
+template <class T>
+HEADWISE_INLINE void ask_for(const T* at, int64_t register_number) noexcept {
+  if (register_number * Vec::width * static_cast<int64_t>(sizeof(T)) % kLine != 0) return;
+  __builtin_prefetch(at + register_number * Vec::width, 0, 0);
+}
 
 // kQueries queries x kRegs registers, of keys or of value columns.
 template <int64_t kQueries>
@@ -71,7 +79,7 @@ void score_rows(const Chunk& chunk, const Piece& piece, int64_t row) noexcept {
     sums.clear();
     for (int64_t d = 0; d < whole; d += kStep) {
       for (int64_t k = 0; k < kRegs; ++k) {
-        __builtin_prefetch(key + (kAhead + k) * stride + d, 0, 0);
+        __builtin_prefetch(key + (kAhead<T> + k) * stride + d, 0, 0);
       }
       add_products<Numbers>(sums, queries, keys, d, kStep);
     }
@@ -133,7 +141,7 @@ HEADWISE_INLINE void add_values(Sums<kQueries>& sums, const Chunk& chunk, int64_
     Vec::Reg number[kRegs];
 #pragma GCC unroll 4
     for (int64_t v = 0; v < kRegs; ++v) {
-      __builtin_prefetch(value + kAhead * stride + v * Vec::width, 0, 0);
+      ask_for(value + kAhead<T> * stride, v);
       number[v] = load(value, v);
     }
 #pragma GCC unroll 4

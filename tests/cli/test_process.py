@@ -96,7 +96,7 @@ def test_the_quick_bench_runs_whole() -> None:
     process = started("bench", "--quick")
     output, complaint = process.communicate(timeout=240)
     assert (process.returncode, complaint) == (0, "")
-    assert len(output.splitlines()) == 2 + 5
+    assert len(output.splitlines()) == 3 + 8
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ SOURCES = sorted(
         ("csrc", ("*.cpp", "*.h")),
         ("tests", ("*.py",)),
         ("benchmarks", ("*.py",)),
+        ("examples", ("*.py",)),
     )
     for kind in kinds
     for path in (ROOT / folder).rglob(kind)

@@ -3,14 +3,15 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import Annotated
 
 import torch
 import typer
 
-from headwise.cli.bench.cases import EVERYDAY, QUICK
-from headwise.cli.bench.report import as_table, machine, report
+from headwise.cli.bench import summary
+from headwise.cli.bench.limits import limits
+from headwise.cli.bench.report import report
+from headwise.cli.bench.selections import EVERYDAY, QUICK
 from headwise.cli.failures import WrongInput
 from headwise.cli.output import show, steps
 
@@ -30,8 +31,10 @@ def bench(
 ) -> None:
     """Measure attend against torch's own attention and against the formula written out.
 
-    Every answer is checked against float64 before anything is timed. The contenders take turns
-    in one process, so the ratios mean something on a busy machine; the times mean less.
+    Every answer, gradients too, is checked against float64 before anything is timed. The
+    contenders take turns in one process, so the ratios mean something on a busy machine; the times
+    mean less. Above the table stand the machine's own limits, and each row says what share of its
+    limit headwise reaches.
     """
     cases = QUICK if quick else EVERYDAY
     if chosen:
@@ -42,15 +45,15 @@ def bench(
         cases = tuple(case for case in cases if case.name in chosen)
     found = []
     with _threads(threads), steps() as progress:
-        task = progress.add_task("Measuring", total=len(cases))
+        task = progress.add_task("Measuring the machine", total=len(cases))
+        bounds = limits(case.dtype for case in cases)
         for case in cases:
             progress.update(task, description=f"Measuring {case.name}")
-            found.append(report(case, seconds=1.0 if quick else 4.0))
+            found.append(report(case, 0.8 if quick else 2.5, bounds))
             progress.advance(task)
-        place = machine()
-        rows = as_table(found)
+        facts, rows = summary.as_json(found, bounds), summary.as_table(found, bounds)
     if as_json:
-        print(json.dumps({"machine": place, "cases": [asdict(one) for one in found]}))
+        print(json.dumps(facts))
     else:
         show(rows)
 

@@ -12,15 +12,28 @@ import headwise as hw
 from headwise.cli.bench.cases import Case
 from headwise.patterns import Causal
 
+Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+# The output; with gradients also those of query, key and value.
+Answers = tuple[Tensor, ...]
+ANSWERS = ("output", "d_query", "d_key", "d_value")
+
+# The formula holds all scores several times over. Beyond this it is left out.
+_ROOM = 2 << 30
+_COPIES = {False: 2, True: 5}
+
 
 @dataclass(frozen=True)
 class Inputs:
-    """The tensors of a case, with its mask spelled out for those that need one."""
+    """The tensors of a case, with its mask spelled out for those that need one.
+
+    ``d_output`` is the gradient that comes back to the output; ``None`` where none is asked for.
+    """
 
     query: Tensor
     key: Tensor
     value: Tensor
     mask: Tensor | None
+    d_output: Tensor | None
 
 
 def inputs(case: Case, seed: int = 0) -> Inputs:
@@ -29,7 +42,8 @@ def inputs(case: Case, seed: int = 0) -> Inputs:
     dtype = getattr(torch, case.dtype)
 
     def numbers(heads: int, length: int) -> Tensor:
-        return torch.randn(1, heads, length, case.head_dim, generator=generator).to(dtype)
+        sizes = (case.batch, heads, length, case.head_dim)
+        return torch.randn(sizes, generator=generator).to(dtype)
 
     query = numbers(case.q_heads, case.q_len)
     key, value = (numbers(case.kv_heads, case.kv_len) for _ in range(2))
@@ -37,36 +51,50 @@ def inputs(case: Case, seed: int = 0) -> Inputs:
     if case.pattern is not None:
         mask = case.pattern.dense(case.q_len, case.kv_len)
         mask = None if bool(mask.all()) else mask
-    return Inputs(query, key, value, mask)
+    d_output = numbers(case.q_heads, case.q_len) if case.backward else None
+    for tensor in (query, key, value):
+        tensor.requires_grad_(case.backward)
+    return Inputs(query, key, value, mask, d_output)
 
 
-def contenders(case: Case, given: Inputs) -> dict[str, Callable[[], Tensor]]:
-    """Return what is compared, by name; headwise stands first."""
-    query, key, value, mask = given.query, given.key, given.value, given.mask
+def contenders(case: Case, given: Inputs) -> dict[str, Callable[[], Answers]]:
+    """Return what is compared, by name; headwise stands first, the formula only where it fits."""
+    mask = given.mask
     grouped = case.q_heads != case.kv_heads
     causal = case.pattern == Causal() and case.q_len == case.kv_len
     sdpa_mask = None if causal else mask
 
-    def through_headwise() -> Tensor:
+    def through_headwise(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return hw.attend(query, key, value, case.pattern)
 
-    def through_sdpa() -> Tensor:
-        output: Tensor = scaled_dot_product_attention(
+    def through_sdpa(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return scaled_dot_product_attention(
             query, key, value, attn_mask=sdpa_mask, is_causal=causal, enable_gqa=grouped
         )
-        return output
 
-    def written_out() -> Tensor:
+    def written_out(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return formula(query, key, value, mask)
 
-    return {"headwise": through_headwise, "sdpa": through_sdpa, "formula": written_out}
+    compared: dict[str, Attention] = {"headwise": through_headwise, "sdpa": through_sdpa}
+    if _room_of_formula(case) <= _ROOM:
+        compared["formula"] = written_out
+    return {name: _call(attention, given) for name, attention in compared.items()}
 
 
-def taking_turns(calls: Sequence[Callable[[], Tensor]]) -> Callable[[], Tensor]:
+def answers(attention: Attention, given: Inputs) -> Answers:
+    """Return the output and, where ``given`` asks for them, the gradients."""
+    output = attention(given.query, given.key, given.value)
+    if given.d_output is None:
+        return (output,)
+    wanted = (given.query, given.key, given.value)
+    return (output, *torch.autograd.grad(output, wanted, given.d_output))
+
+
+def taking_turns(calls: Sequence[Callable[[], Answers]]) -> Callable[[], Answers]:
     """Return a call that makes one of several after the other, so that none is in the cache."""
     following = cycle(calls)
 
-    def take_next() -> Tensor:
+    def take_next() -> Answers:
         return next(following)()
 
     return take_next
@@ -81,3 +109,17 @@ def formula(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> T
         scores = scores.masked_fill(~mask, float("-inf"))
     output: Tensor = scores.softmax(-1) @ value
     return output
+
+
+def _call(attention: Attention, given: Inputs) -> Callable[[], Answers]:
+    def call() -> Answers:
+        return answers(attention, given)
+
+    return call
+
+
+def _room_of_formula(case: Case) -> int:
+    """Return the bytes of the scores and their copies."""
+    scores = case.batch * case.q_heads * case.q_len * case.kv_len
+    width: int = getattr(torch, case.dtype).itemsize
+    return scores * width * _COPIES[case.backward]

@@ -1,23 +1,21 @@
-"""Checks and times a case, and says what came out together with the machine it came from."""
+"""Checks and times a case, and says what came out."""
 
-import os
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from rich.table import Table
-from torch import Tensor
 
 import headwise as hw
 from headwise.cli.bench.cases import Case
-from headwise.cli.bench.contenders import contenders, inputs, taking_turns
+from headwise.cli.bench.contenders import Answers, Inputs, contenders, inputs, taking_turns
 from headwise.cli.bench.gate import check
+from headwise.cli.bench.limits import Limits
 from headwise.cli.bench.measure import Ratio, alternate, ratio
-from headwise.cli.output import table
-from headwise.info import info
+
+# Two products over the allowed pairs forward, five backward.
+_FLOPS_OF_TRAINING = 3.5
 
 
 @dataclass(frozen=True)
@@ -26,17 +24,21 @@ class Report:
 
     Attributes:
         name: Name of the case.
-        sizes: Heads x tokens x head width.
+        sizes: Samples x heads x tokens x head width.
         pattern: Who may attend to whom.
         dtype: Element type.
+        work: ``forward``, or ``fwd+bwd`` with the gradients of query, key and value.
         backend: What headwise ran.
         isa: Instruction set it used; ``None`` outside the native kernels.
-        milliseconds: Median time of a call, by contender.
-        errors: Largest difference from the float64 answer, by contender.
+        milliseconds: Median time of a call, by contender; without the formula where its scores
+            would not fit in memory.
+        errors: Largest difference from the float64 answer, by contender, for the output and the
+            gradients.
         over_sdpa: How many times as fast as torch's own attention.
-        over_formula: How many times as fast as the formula written out.
+        over_formula: How many times as fast as the formula written out; ``None`` without it.
         rate: GFLOP/s over the allowed pairs, or GB/s of keys and values in decoding.
         unit: Of ``rate``.
+        share: ``rate`` over the machine's own limit; ``None`` where that is not known.
         first_milliseconds: Time of headwise's first call, which lowers the pattern.
         rounds: How often headwise and sdpa took turns.
     """
@@ -45,14 +47,16 @@ class Report:
     sizes: str
     pattern: str
     dtype: str
+    work: str
     backend: str
     isa: str | None
     milliseconds: dict[str, float]
-    errors: dict[str, float]
+    errors: dict[str, dict[str, float]]
     over_sdpa: Ratio
-    over_formula: Ratio
+    over_formula: Ratio | None
     rate: float
     unit: str
+    share: float | None
     first_milliseconds: float
     rounds: int
 
@@ -62,96 +66,67 @@ class Report:
 _LAYERS = 4
 
 
-def report(case: Case, seconds: float = 2.0) -> Report:
+def report(case: Case, seconds: float = 2.0, limits: Limits | None = None) -> Report:
     """Check a case's answers, then time its contenders for about ``seconds``.
 
     Raises:
         Unable: A contender's answer is wrong.
     """
     given = inputs(case)
-    calls = contenders(case, given)
-    if case.reads:
-        others = [contenders(case, inputs(case, seed)) for seed in range(1, _LAYERS)]
-        calls = {
-            name: taking_turns([call, *(o[name] for o in others)]) for name, call in calls.items()
-        }
-    with torch.no_grad():
+    calls = _calls(case, given)
+    with torch.set_grad_enabled(case.backward):
         plan = hw.explain(given.query, given.key, given.value, case.pattern)
         started = time.perf_counter()
-        first: dict[str, Tensor] = {"headwise": calls["headwise"]()}
+        found = {"headwise": calls["headwise"]()}
         first_seconds = time.perf_counter() - started
-        errors = check(case.name, given, _outputs(calls, first))
-        # In pairs: the formula writes so much that whatever follows it waits for memory.
-        times = {
-            peer: alternate({name: calls[name] for name in ("headwise", peer)}, seconds / 2)
-            for peer in ("sdpa", "formula")
-        }
-    medians = {peer: statistics.median(found[peer]) for peer, found in times.items()}
-    medians = {"headwise": statistics.median(times["sdpa"]["headwise"]), **medians}
-    work = plan.flops
+        found |= {name: call() for name, call in calls.items() if name not in found}
+        errors = check(case.name, given, found)
+        found.clear()
+        times = _times(calls, seconds)
+    medians = {"headwise": statistics.median(times["sdpa"]["headwise"])}
+    medians |= {peer: statistics.median(turns[peer]) for peer, turns in times.items()}
+    over = {peer: ratio(turns[peer], turns["headwise"]) for peer, turns in times.items()}
+    work = plan.flops * (_FLOPS_OF_TRAINING if case.backward else 1.0)
     if case.reads:
         work = (given.key.numel() + given.value.numel()) * given.key.element_size()
+    rate = work / medians["headwise"] / 1e9
     return Report(
         name=case.name,
         sizes=case.sizes,
         pattern=repr(case.pattern) if case.pattern is not None else "Full()",
         dtype=case.dtype,
+        work=case.work,
         backend=str(plan.backend),
         isa=plan.isa,
         milliseconds={name: median * 1e3 for name, median in medians.items()},
         errors=errors,
-        over_sdpa=ratio(times["sdpa"]["sdpa"], times["sdpa"]["headwise"]),
-        over_formula=ratio(times["formula"]["formula"], times["formula"]["headwise"]),
-        rate=work / medians["headwise"] / 1e9,
+        over_sdpa=over["sdpa"],
+        over_formula=over.get("formula"),
+        rate=rate,
         unit="GB/s" if case.reads else "GFLOP/s",
+        share=None if limits is None else limits.share(case, rate),
         first_milliseconds=first_seconds * 1e3,
         rounds=len(times["sdpa"]["headwise"]),
     )
 
 
-def _outputs(calls: dict[str, Callable[[], Tensor]], known: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: known[name] if name in known else call() for name, call in calls.items()}
+def _calls(case: Case, given: Inputs) -> dict[str, Callable[[], Answers]]:
+    calls = contenders(case, given)
+    if not case.reads:
+        return calls
+    others = [contenders(case, inputs(case, seed)) for seed in range(1, _LAYERS)]
+    return {name: taking_turns([call, *(o[name] for o in others)]) for name, call in calls.items()}
 
 
-def machine() -> dict[str, Any]:
-    """Return what the figures depend on besides the case."""
-    here = info()
+def _times(
+    calls: dict[str, Callable[[], Answers]], seconds: float
+) -> dict[str, dict[str, list[float]]]:
+    """Time headwise against each peer apart.
+
+    In pairs: the formula writes so much that whatever follows it waits for memory.
+    """
+    peers = [name for name in calls if name != "headwise"]
     return {
-        "cpu": here.cpu,
-        "instruction_set": here.isa,
-        "threads": here.threads,
-        "torch": here.torch,
-        "headwise": here.headwise,
-        "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+        peer: alternate({name: calls[name] for name in ("headwise", peer)}, seconds / len(peers))
+        for peer in peers
     }
-
-
-def as_table(reports: list[Report]) -> Table:
-    """Return the reports as rows for people."""
-    place = machine()
-    rows = table(
-        f"{place['cpu']}, {place['instruction_set'] or 'no compiled kernels'}, "
-        f"{place['threads']} threads, load {place['load']}, torch {place['torch']}; "
-        "over = times as fast as, median (quartiles)"
-    )
-    for name in ("case", "heads x tokens x width", "type", "backend"):
-        rows.add_column(name)
-    for name in ("ms", "sdpa ms", "formula ms", "over sdpa", "over formula", "rate"):
-        rows.add_column(name, justify="right")
-    for found in reports:
-        isa = f" ({found.isa})" if found.isa else ""
-        rows.add_row(
-            found.name,
-            found.sizes,
-            found.dtype,
-            found.backend + isa,
-            *(f"{milliseconds:.3g}" for milliseconds in found.milliseconds.values()),
-            _spread(found.over_sdpa),
-            _spread(found.over_formula),
-            f"{found.rate:.3g} {found.unit}",
-        )
-    return rows
-
-
-def _spread(found: Ratio) -> str:
-    return f"{found.median:.2f} ({found.low:.2f}-{found.high:.2f})"
