@@ -325,7 +325,7 @@ void merge_row(const AttendArgs& a, int64_t task, const float* partials, float* 
   for (int64_t c = 0; c < a.chunks(); ++c) {
     const float* part = partial(c);
     if (part[1] == 0.0F) continue;  // sees nothing here; a NaN it does see is in the sum
-    const float weight = exp2_of_one((part[0] - highest) * kLog2E);
+    const float weight = part[0] == highest ? 1.0F : exp2_of_one((part[0] - highest) * kLog2E);
     total += part[1] * weight;
     for (int64_t v = 0; v < a.value_dim; ++v) sums[v] += part[2 + v] * weight;
   }

@@ -29,11 +29,22 @@ def _per_sample(name: str, offset: Offset) -> tuple[int, ...]:
     return found
 
 
-def grids(q_len: int, kv_len: int, q_offset: Offset | None, kv_offset: Offset) -> tuple[Grid, ...]:
-    """Settle the offsets of a call: one grid for all samples, or one per sample."""
+def grids(
+    q_len: int,
+    kv_len: int,
+    q_offset: Offset | None,
+    kv_offset: Offset,
+    samples: int | None = None,
+) -> tuple[Grid, ...]:
+    """Settle the offsets of a call: one grid for all samples, or one per sample.
+
+    Where the call has no samples, as ``samples`` may say, offsets per sample are none either.
+    """
     if type(kv_offset) is int and (q_offset is None or type(q_offset) is int):
         first = kv_offset + kv_len - q_len if q_offset is None else q_offset
         return (Grid(q_len, kv_len, first, kv_offset),)
+    if samples == 0:
+        return (Grid(q_len, kv_len, 0, 0),)
     starts = _per_sample("kv_offset:", kv_offset)
     firsts = (
         tuple(start + kv_len - q_len for start in starts)

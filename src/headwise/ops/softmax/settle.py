@@ -43,11 +43,11 @@ def settle(
         raise DtypeError(f"{caller}: query, key and value must be tensors, got {kinds}")
     if torch._C._is_any_autocast_enabled():
         query, key, value = _autocast(query), _autocast(key), _autocast(value)
-    _check_tensors(caller, query, key, value)
+    if not _fit(query, key, value):
+        _check_tensors(caller, query, key, value)
     sinks = extras.sinks
-    # Without samples there are no offsets to speak of.
-    offsets = (extras.q_offset, extras.kv_offset) if 0 not in query.shape[:-3] else (None, 0)
-    places = grids(query.shape[-2], key.shape[-2], *offsets)
+    batch = query.shape[0] if query.ndim == 4 else query.shape[:-3].numel()
+    places = grids(query.shape[-2], key.shape[-2], extras.q_offset, extras.kv_offset, batch)
     added = NO_BIAS
     if extras.bias is not None:
         added = settle_bias(caller, extras.bias, query, key, places)
@@ -63,7 +63,6 @@ def settle(
     if query.ndim != 4:
         query, key, value = _one_batch(query), _one_batch(key), _one_batch(value)
     _check_numbers(caller, extras)
-    batch, head_dim = query.shape[0], query.shape[3]
     if len(places) not in (1, batch):
         raise PatternError(
             f"{caller}: offsets must be one int, or one per sample, "
@@ -78,7 +77,7 @@ def settle(
         added.bias,
         added.slopes,
         added.distances,
-        max(head_dim, 1) ** -0.5 if extras.scale is None else float(extras.scale),
+        max(query.shape[3], 1) ** -0.5 if extras.scale is None else float(extras.scale),
         extras.softcap,
         sinks,
         extras.dropout_p,
@@ -112,7 +111,29 @@ def _check_numbers(caller: str, extras: Extras) -> None:
         )
 
 
+def _fit(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Say at a glance whether the tensors of a plain call fit together."""
+    if not (query.ndim == key.ndim == value.ndim == 4 and query.dtype is key.dtype is value.dtype):
+        return False
+    batch, q_heads, _, head_dim = query.shape
+    key_batch, kv_heads, kv_len, key_dim = key.shape
+    value_batch, value_heads, value_len, _ = value.shape
+    return (
+        batch == key_batch == value_batch
+        and kv_heads == value_heads
+        and kv_len == value_len
+        and head_dim == key_dim
+        and kv_heads > 0
+        and q_heads % kv_heads == 0
+        and query.is_floating_point()
+        and query.is_cpu
+        and key.is_cpu
+        and value.is_cpu
+    )
+
+
 def _check_tensors(caller: str, query: Tensor, key: Tensor, value: Tensor) -> None:
+    """Refuse tensors that do not fit together, and say what is wrong."""
     if not query.dtype == key.dtype == value.dtype or not query.dtype.is_floating_point:
         raise refuse_dtypes(
             caller,
