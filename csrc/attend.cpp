@@ -28,14 +28,42 @@ int useful_threads(const AttendArgs& a, int threads) {
 
 int64_t all_rows(const AttendArgs& a) { return a.batches * a.q_heads * a.q_len; }
 
-std::vector<float> row_deltas(BackwardArgs& args, int threads) {
-  std::vector<float> deltas(static_cast<size_t>(all_rows(args.call)));
-  args.delta = deltas.data();
-  const Functions& kernel = kernels()[args.call.dtype];
-  for_each_task(all_rows(args.call), 0, threads, Deal::kInRuns,
-                [&](int64_t row, float*) { kernel.sum_row(args, row); });
-  return deltas;
+void attend_tiles(AttendArgs a, int threads) {
+  const Functions& kernel = kernels()[a.dtype];
+  const int64_t tiles = a.batches * a.q_heads * a.query_tiles();
+  a.run_tiles = std::clamp(tiles / (8 * int64_t{threads}), int64_t{1}, kRunTiles);
+  for_each_task(a.batches * a.q_heads * a.query_runs(), kernel.tile_workspace(a), threads,
+                Deal::kOneByOne,
+                [&](int64_t task, float* room) { kernel.attend_tile(a, task, room); });
 }
+
+// What the backward needs besides the call's own tensors: the deltas of all rows and, where keys
+// were split among tasks, output and log-sum-exp once more. Those were summed in another order than
+// the backward sums scores, and the difference of two roundings would be taken for a weight.
+class Remembered {
+ public:
+  Remembered(BackwardArgs& args, int threads) : deltas_(static_cast<size_t>(all_rows(args.call))) {
+    AttendArgs& a = args.call;
+    if (a.splits_keys()) {
+      const int64_t width = a.dtype == Dtype::kFloat32 ? 4 : 2;
+      output_.resize(static_cast<size_t>(all_rows(a) * a.value_dim * width));
+      lse_.resize(deltas_.size());
+      a.output = {output_.data(), a.q_heads * a.q_len * a.value_dim, a.q_len * a.value_dim,
+                  a.value_dim};
+      a.lse = lse_.data();
+      attend_tiles(a, threads);
+    }
+    args.delta = deltas_.data();
+    const Functions& kernel = kernels()[a.dtype];
+    for_each_task(a.batches * a.q_heads * a.query_tiles(), kernel.delta_workspace(args), threads,
+                  Deal::kInRuns,
+                  [&](int64_t task, float* room) { kernel.fill_delta(args, task, room); });
+  }
+
+ private:
+  std::vector<float> deltas_, lse_;
+  std::vector<char> output_;
+};
 
 // Adds the slots up in their order; `numbers` of each.
 void add_slots(const float* slots, int64_t count, int64_t numbers, float* sums, int threads) {
@@ -70,17 +98,13 @@ void sinks_backward(const BackwardArgs& args, float* d_sinks, int threads) {
 
 bool is_forked_child() noexcept { return forked.load(std::memory_order_relaxed); }
 
-void attend(AttendArgs a, int threads) {
+void attend(const AttendArgs& a, int threads) {
   const Functions& kernel = kernels()[a.dtype];
   const int64_t rows = all_rows(a);
   if (rows == 0) return;
   threads = useful_threads(a, threads);
   if (!a.splits_keys()) {
-    const int64_t tiles = a.batches * a.q_heads * a.query_tiles();
-    a.run_tiles = std::clamp(tiles / (8 * int64_t{threads}), int64_t{1}, kRunTiles);
-    for_each_task(a.batches * a.q_heads * a.query_runs(), kernel.tile_workspace(a), threads,
-                  Deal::kOneByOne,
-                  [&](int64_t task, float* room) { kernel.attend_tile(a, task, room); });
+    attend_tiles(a, threads);
     return;
   }
   const int64_t tasks = a.batches * a.kv_heads * a.chunks();
@@ -102,7 +126,7 @@ void attend_backward(BackwardArgs args, float* d_query, float* d_sinks, int thre
   const AttendArgs& a = args.call;
   const Functions& kernel = kernels()[a.dtype];
   threads = useful_threads(a, threads);
-  const std::vector<float> deltas = row_deltas(args, threads);
+  const Remembered remembered(args, threads);
   if (d_sinks != nullptr) sinks_backward(args, d_sinks, threads);
   const int64_t heads = a.batches * a.kv_heads;
   const int64_t numbers = all_rows(a) * a.head_dim;
@@ -141,7 +165,7 @@ void bias_backward(BiasBackwardArgs args, int threads) {
   const AttendArgs& a = args.backward.call;
   const Functions& kernel = kernels()[a.dtype];
   threads = useful_threads(a, threads);
-  const std::vector<float> deltas = row_deltas(args.backward, threads);
+  const Remembered remembered(args.backward, threads);
   float* d_bias = args.d_bias;
   float* d_table = args.d_table;
   // Parts and rows are summed here in their order, where the tasks do not own a whole sum.

@@ -7,7 +7,7 @@ namespace headwise {
 
 // These run on at most `threads` threads; the result does not depend on how many.
 
-void attend(AttendArgs args, int threads);
+void attend(const AttendArgs& args, int threads);
 
 // Writes the gradients of query (float32, contiguous), key, value and, where asked for, sinks.
 void attend_backward(BackwardArgs args, float* d_query, float* d_sinks, int threads);

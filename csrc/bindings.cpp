@@ -40,8 +40,8 @@ void bind_attend_backward(Given d_output, const Maybe& d_lse, Given query, Given
   const Extras extras{bias, slopes, table, shifts, sinks, softcap, dropout_p, seed, tiles, scale};
   const AttendArgs a = call_arguments(query, key, value, output, lse, extras);
   BackwardArgs b = backward_arguments(d_output, d_lse, lse, a);
-  b.d_key = strided<void>(d_key, a.dtype);
-  b.d_value = strided<void>(d_value, a.dtype);
+  b.d_key = written(d_key, a.dtype);
+  b.d_value = written(d_value, a.dtype);
   require(has_sizes(d_key, {a.batches, a.kv_heads, a.kv_len, a.head_dim}) &&
               has_sizes(d_value, {a.batches, a.kv_heads, a.kv_len, a.value_dim}),
           "d_key and d_value must have the shapes of key and value");
@@ -49,7 +49,7 @@ void bind_attend_backward(Given d_output, const Maybe& d_lse, Given query, Given
                            "d_query must have the shape of query, float32, contiguous");
   float* to_sinks = nullptr;
   if (d_sinks) {
-    require(a.sinks != nullptr, "there are no sinks");
+    require(sinks.has_value(), "there are no sinks");
     to_sinks = packed(*d_sinks, {a.q_heads}, "d_sinks must be (q_heads,) float32");
   }
   nb::gil_scoped_release unlocked;

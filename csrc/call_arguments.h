@@ -47,6 +47,15 @@ Tensor4<Untyped> strided(const BorrowedTensor& tensor, Dtype dtype) {
   return {tensor.data<void>(), tensor.stride(0), tensor.stride(1), tensor.stride(2)};
 }
 
+// A tensor that is written to: no two of its numbers may share a place.
+inline Tensor4<void> written(const BorrowedTensor& tensor, Dtype dtype) {
+  const Tensor4<void> found = strided<void>(tensor, dtype);
+  for (int axis = 0; axis < 3; ++axis) {
+    require(tensor.size(axis) < 2 || tensor.stride(axis) != 0, "a result may not be expanded");
+  }
+  return found;
+}
+
 // What a call is besides its tensors; the same for forward and backward.
 struct Extras {
   const Maybe& bias;
@@ -125,7 +134,7 @@ inline AttendArgs call_arguments(const BorrowedTensor& query, const BorrowedTens
   a.query = strided<const void>(query, a.dtype);
   a.key = strided<const void>(key, a.dtype);
   a.value = strided<const void>(value, a.dtype);
-  a.output = strided<void>(output, a.dtype);
+  a.output = written(output, a.dtype);
   a.batches = query.size(0);
   a.q_heads = query.size(1);
   a.q_len = query.size(2);

@@ -178,8 +178,9 @@ struct Functions {
   void (*merge_row)(const AttendArgs&, int64_t task, const float* partials,
                     float* workspace) noexcept;
 
-  // Fills `delta` for one row.
-  void (*sum_row)(const BackwardArgs&, int64_t task) noexcept;
+  // Fills `delta` for one query tile.
+  int64_t (*delta_workspace)(const BackwardArgs&) noexcept;
+  void (*fill_delta)(const BackwardArgs&, int64_t task, float* workspace) noexcept;
   // Blocks of keys of one key/value head against all query tiles that see them.
   int64_t (*backward_workspace)(const BackwardArgs&) noexcept;
   void (*attend_backward)(const BackwardArgs&, int64_t task, float* workspace) noexcept;

@@ -255,28 +255,55 @@ void attend_backward(const BackwardArgs& b, int64_t task, float* workspace) noex
   }
 }
 
-// The sum of output * d_output of a row, less the gradient of its log-sum-exp.
-template <class T>
-void sum_row(const BackwardArgs& b, int64_t task) noexcept {
+template <class Numbers>
+int64_t delta_workspace(const BackwardArgs& b) noexcept {
+  return 3 * kLanes * GradientTile<Numbers>::words(b.call.value_dim);
+}
+
+// The sum of output * d_output of each row, less the gradient of its log-sum-exp. It runs in the
+// order of the products of values and d_output, so that the gradient of a score is exactly 0 where
+// only one key is seen.
+template <class Numbers>
+void fill_delta(const BackwardArgs& b, int64_t task, float* workspace) noexcept {
+  using T = typename Numbers::Element;
   const AttendArgs& a = b.call;
-  const int64_t i = task % a.q_len;
-  const int64_t head = task / a.q_len % a.q_heads;
-  const int64_t batch = task / a.q_len / a.q_heads;
-  const T* output = a.output.at<const T>(batch, head, i);
-  const T* d_output = b.d_output.at<const T>(batch, head, i);
-  Vec::Reg sum = Vec::set(0.0F);
-  for (int64_t c = 0; c < a.value_dim; c += Vec::width) {
-    const int64_t count = smaller(a.value_dim - c, Vec::width);
-    sum =
-        Vec::fma(Vec::load_partial(output + c, count), Vec::load_partial(d_output + c, count), sum);
+  const int64_t tiles = a.query_tiles();
+  const Tile tile = make_tile(a, task / tiles / a.q_heads, task / tiles % a.q_heads, task % tiles);
+  const int64_t words = words_of<Numbers>(a.value_dim);
+  const int64_t room = kLanes * GradientTile<Numbers>::words(a.value_dim);
+  const auto turned = [&](const T* from, int64_t stride, float* to) noexcept {
+    turn(copy_lanes<Numbers>(tile, from, stride, a.value_dim, workspace), tile.rows, words, to,
+         kLanes);
+  };
+  float* output = workspace + room;
+  float* d_output = output + room;
+  turned(a.output.template at<const T>(tile.batch, tile.head, tile.first), a.output.row, output);
+  turned(b.d_output.template at<const T>(tile.batch, tile.head, tile.first), b.d_output.row,
+         d_output);
+  const int64_t row = a.row_number(tile.batch, tile.head, tile.first);
+  const int64_t chain = chain_of<Numbers> == 0 ? words : chain_of<Numbers>;
+  for (int64_t r = 0; r < tile.rows; r += Vec::width) {
+    Vec::Reg total = Vec::set(0.0F);
+    for (int64_t w = 0; w < words;) {
+      Vec::Reg sum = Vec::set(0.0F);
+      for (const int64_t end = smaller(w + chain, words); w < end; ++w) {
+        const int64_t at = w * kLanes + r;
+        sum = Numbers::multiply_add(Vec::load(d_output + at), Vec::load(output + at), sum);
+      }
+      total = Vec::add(total, sum);
+    }
+    Vec::store_partial(b.delta + row + r, total, smaller(tile.rows - r, Vec::width));
   }
-  const float d_lse = b.d_lse == nullptr ? 0.0F : b.d_lse[task];
-  b.delta[task] = a.lse[task] == kMinusInfinity ? 0.0F : Vec::sum(sum) - d_lse;
+  for (int64_t i = row; i < row + tile.rows; ++i) {
+    const float d_lse = b.d_lse == nullptr ? 0.0F : b.d_lse[i];
+    b.delta[i] = a.lse[i] == kMinusInfinity ? 0.0F : b.delta[i] - d_lse;
+  }
 }
 
 template <class Numbers>
 void fill(headwise::Functions& functions) noexcept {
-  functions.sum_row = sum_row<typename Numbers::Element>;
+  functions.delta_workspace = delta_workspace<Numbers>;
+  functions.fill_delta = fill_delta<Numbers>;
   functions.backward_workspace = backward_workspace<Numbers>;
   functions.attend_backward = attend_backward<Numbers>;
 }

@@ -113,10 +113,10 @@ void soften(float* scores, int64_t keys, float* highest, float* total) noexcept 
   for (int64_t j = 0; j < keys; j += Vec::width) top = Vec::max(top, Vec::load(scores + j));
   const float most = Vec::highest(top);  // a NaN that it misses is in the sum
   const Vec::Reg base = Vec::set(most == kMinusInfinity ? 0.0F : most);
-  const Vec::Reg scale = Vec::set(kLog2E);
+  const Factor factor(kLog2E);
   Vec::Reg sum = Vec::set(0.0F);
   for (int64_t j = 0; j < keys; j += Vec::width) {
-    const Vec::Reg weight = exp2_below_zero(Vec::mul(Vec::sub(Vec::load(scores + j), base), scale));
+    const Vec::Reg weight = exp2_below_zero(Vec::sub(Vec::load(scores + j), base), factor);
     Vec::store(scores + j, weight);
     sum = Vec::add(sum, weight);
   }
@@ -319,13 +319,13 @@ void merge_row(const AttendArgs& a, int64_t task, const float* partials, float* 
   if (a.sinks != nullptr && sees) {
     const float sink = a.sinks[head];
     highest = sink > highest ? sink : highest;
-    total = exp2_of_one((sink - highest) * kLog2E);
+    total = exp_of_one(sink - highest);
   }
   for (int64_t c = 0; c < a.value_dim; ++c) sums[c] = 0.0F;
   for (int64_t c = 0; c < a.chunks(); ++c) {
     const float* part = partial(c);
     if (part[1] == 0.0F) continue;  // sees nothing here; a NaN it does see is in the sum
-    const float weight = part[0] == highest ? 1.0F : exp2_of_one((part[0] - highest) * kLog2E);
+    const float weight = part[0] == highest ? 1.0F : exp_of_one(part[0] - highest);
     total += part[1] * weight;
     for (int64_t v = 0; v < a.value_dim; ++v) sums[v] += part[2 + v] * weight;
   }

@@ -74,7 +74,7 @@ struct Forward {
   template <int64_t kRegs>
   void soften(const Keys& k, int64_t lane, [[maybe_unused]] bool keeps_singles) noexcept {
     const Vec::Reg nothing = Vec::set(kMinusInfinity);
-    const Vec::Reg scale = Vec::set(tile.scale * kLog2E);
+    const Factor factor(double{tile.scale} * kLog2E);
     float* scores = tile.scores + lane;
     Vec::Reg top[kRegs];
     Vec::Reg even[kRegs];
@@ -104,15 +104,14 @@ struct Forward {
       // A lane that has seen nothing yet counts from 0, so that no infinity meets another.
       base[v] = Vec::select(Vec::equal(most, nothing), Vec::set(0.0F), most);
       Vec::store(highest + lane + v * Vec::width, most);
-      Vec::store(fade + lane + v * Vec::width,
-                 exp2_below_zero(Vec::mul(Vec::sub(top[v], base[v]), scale)));
+      Vec::store(fade + lane + v * Vec::width, exp2_below_zero(Vec::sub(top[v], base[v]), factor));
       sum[v] = Vec::set(0.0F);
     }
     const auto weigh = [&](int64_t row, int64_t v) noexcept {
       float* at = scores + row * kLanes + v * Vec::width;
       // The difference first: a score near the end of the range times the scale is infinite.
-      const Vec::Reg below = Vec::mul(Vec::sub(Vec::load(at), base[v]), scale);
-      const Vec::Reg weight = exp2_below_zero<kPairs>(below);
+      const Vec::Reg below = Vec::sub(Vec::load(at), base[v]);
+      const Vec::Reg weight = exp2_below_zero<kPairs>(below, factor);
       sum[v] = Vec::add(sum[v], weight);
       if (!kPairs || keeps_singles) Vec::store(at, weight);
       return weight;
@@ -231,20 +230,22 @@ struct Forward {
   void finish_rows() noexcept {
     const AttendArgs& a = args();
     for (int64_t r = 0; r < tile.rows; ++r) {
-      float base = highest[r] * tile.scale;
+      double base = double{highest[r]} * double{tile.scale};
       float sum = total[r];
       float share = 1.0F;
       if (a.sinks != nullptr && sum != 0.0F) {
-        const float sink = a.sinks[tile.head];
-        const float most = sink > base ? sink : base;
-        share = exp2_of_one((base - most) * kLog2E);
-        sum = sum * share + exp2_of_one((sink - most) * kLog2E);
+        const double sink = double{a.sinks[tile.head]};
+        const double most = sink > base ? sink : base;
+        share = exp_of_one(static_cast<float>(base - most));
+        sum = sum * share + exp_of_one(static_cast<float>(sink - most));
         base = most;
       }
-      fade[r] = sum == 0.0F ? 0.0F : share / sum * a.dropout.factor;
+      fade[r] = sum == 0.0F ? 1.0F : sum / share / a.dropout.factor;
       if (a.lse != nullptr) {
+        // Rounded once: the backward takes exp(score - lse) for the weight.
+        const double lse = base + __builtin_log(double{sum});
         a.lse[a.row_number(tile.batch, tile.head, tile.first + r)] =
-            sum == 0.0F ? kMinusInfinity : base + __builtin_logf(sum);
+            sum == 0.0F ? kMinusInfinity : static_cast<float>(lse);
       }
     }
   }
@@ -253,10 +254,10 @@ struct Forward {
     const AttendArgs& a = args();
     float block[Vec::width * Vec::width];
     for (int64_t r = 0; r < tile.rows; r += Vec::width) {
-      const Vec::Reg factor = Vec::load(fade + r);
+      const Vec::Reg divisor = Vec::load(fade + r);
       for (int64_t c = 0; c < a.value_dim; ++c) {
         float* numbers = output + c * kLanes + r;
-        Vec::store(numbers, Vec::mul(Vec::load(numbers), factor));
+        Vec::store(numbers, Vec::div(Vec::load(numbers), divisor));
       }
       const int64_t rows = smaller(tile.rows - r, Vec::width);
       T* to = a.output.template at<T>(tile.batch, tile.head, tile.first + r);

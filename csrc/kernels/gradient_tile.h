@@ -112,13 +112,14 @@ struct GradientTile {
       });
     }
     const Vec::Reg scale = Vec::set(tile.scale);
+    const Factor factor(kLog2E);
     for (int64_t r = 0; r < tile.lanes(); r += Vec::width) {
       const Vec::Reg minus_lse = Vec::sub(Vec::set(0.0F), Vec::load(lse + r));
       const Vec::Reg mean = Vec::load(delta + r);
       for (int64_t j = k.from; j < k.to; ++j) {
         const int64_t at = j * kLanes + r;
         const Vec::Reg below = Vec::fma(Vec::load(tile.scores + at), scale, minus_lse);
-        Vec::Reg weight = exp2_below_zero(Vec::mul(below, Vec::set(kLog2E)));
+        Vec::Reg weight = exp2_below_zero(below, factor);
         Vec::Reg gradient = Vec::load(d_scores + at);
         if (a.dropout.threshold > 0) gradient = Vec::mul(gradient, Vec::load(kept + at));
         gradient = Vec::mul(weight, Vec::sub(gradient, mean));

@@ -65,6 +65,10 @@ HEADWISE_INLINE void product_block(const Word* const* left, int64_t left_step, c
   }
 }
 
+// How many words are summed in a row, for sums over many; 0: all of them. See product_block.
+template <class Numbers>
+constexpr int64_t chain_of = Numbers::per_word == 1 ? Vec::chain : 0;
+
 // Rows of a register block beside `registers` registers of lanes. One register alone needs more
 // rows, for a sum waits for the one before it.
 template <int64_t kChain>
@@ -92,7 +96,7 @@ void multiply_lanes(Left left, int64_t rows, Right right, int64_t steps, Finish 
 template <class Numbers, bool kManySteps = true, class Finish>
 void multiply(Left left, int64_t rows, Right right, int64_t registers, int64_t steps,
               Finish finish) noexcept {
-  constexpr int64_t kChain = kManySteps && Numbers::per_word == 1 ? Vec::chain : 0;
+  constexpr int64_t kChain = kManySteps ? chain_of<Numbers> : 0;
   const int64_t blocks = (registers + Vec::block_regs - 1) / Vec::block_regs;
   const int64_t share = (registers + blocks - 1) / (blocks == 0 ? 1 : blocks);
   for (int64_t v = 0; v < registers; v += share) {

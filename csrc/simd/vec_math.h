@@ -5,20 +5,35 @@
 
 namespace {
 
-constexpr float kLog2E = 1.44269504088896341F;
+constexpr double kLog2E = 1.4426950408889634;
 constexpr float kMinusInfinity = -__builtin_huge_valf();
 
-// 2^x for x <= 0, to 0.7 units in the last place; exactly 0 from -127 down, NaN for NaN. The short
-// form is right to 3e-6, for weights that are rounded to bfloat16.
+// A factor of exponents in two parts, for their product is needed to more than float32.
+struct Factor {
+  Vec::Reg high, low;
+  Vec::Reg least;  // below it, 2^(factor * x) is taken for 0
+
+  explicit Factor(double factor) noexcept {
+    const auto rounded = static_cast<float>(factor);
+    high = Vec::set(rounded);
+    low = Vec::set(static_cast<float>(factor - double{rounded}));
+    least = Vec::set(-127.0F / rounded);
+  }
+};
+
+// 2^(factor * x) for x <= 0 and a factor above 0, to 1 unit in the last place; exactly 0 from
+// factor * x = -127 down, NaN for NaN. The short form is right to 3e-6 and a rounding of the
+// product, for weights that are rounded to bfloat16.
 //
-// Adding `shift` rounds x to an integer n and leaves n + 127 in the low bits of the sum, which
+// Adding `shift` rounds to an integer n and leaves n + 127 in the low bits of the sum, which
 // power_of_two moves to the exponent. The polynomials are minimax fits of 2^f on [-1/2, 1/2].
 template <bool kShort = false>
-inline Vec::Reg exp2_below_zero(Vec::Reg x) noexcept {
+inline Vec::Reg exp2_below_zero(Vec::Reg x, const Factor& factor) noexcept {
   const Vec::Reg shift = Vec::set(12582912.0F + 127.0F);
-  x = Vec::max(Vec::set(-127.0F), x);
-  const Vec::Reg shifted = Vec::add(x, shift);
-  const Vec::Reg f = Vec::sub(x, Vec::sub(shifted, shift));
+  x = Vec::max(factor.least, x);
+  const Vec::Reg shifted = Vec::fma(x, factor.high, shift);
+  const Vec::Reg minus_n = Vec::sub(shift, shifted);
+  Vec::Reg f = Vec::fma(x, factor.high, minus_n);
   Vec::Reg p;
   if constexpr (kShort) {
     p = Vec::set(0.009582852944731712F);
@@ -26,6 +41,7 @@ inline Vec::Reg exp2_below_zero(Vec::Reg x) noexcept {
     p = Vec::fma(p, f, Vec::set(0.24024099111557007F));
     p = Vec::fma(p, f, Vec::set(0.6931241750717163F));
   } else {
+    f = Vec::fma(x, factor.low, f);
     p = Vec::set(0.00015353361959569156F);
     p = Vec::fma(p, f, Vec::set(0.0013398873852565885F));
     p = Vec::fma(p, f, Vec::set(0.00961843691766262F));
@@ -37,9 +53,10 @@ inline Vec::Reg exp2_below_zero(Vec::Reg x) noexcept {
   return Vec::mul(p, Vec::power_of_two(shifted));
 }
 
-inline float exp2_of_one(float x) noexcept {
+// e^x for x <= 0.
+inline float exp_of_one(float x) noexcept {
   float lanes[Vec::width];
-  Vec::store(lanes, exp2_below_zero(Vec::set(x)));
+  Vec::store(lanes, exp2_below_zero(Vec::set(x), Factor(kLog2E)));
   return lanes[0];
 }
 
@@ -50,7 +67,7 @@ inline float exp2_of_one(float x) noexcept {
 inline Vec::Reg tanh(Vec::Reg x) noexcept {
   const Vec::Reg size = Vec::abs(x);
   const Vec::Reg one = Vec::set(1.0F);
-  const Vec::Reg e = exp2_below_zero(Vec::mul(size, Vec::set(-2.0F * kLog2E)));
+  const Vec::Reg e = exp2_below_zero(Vec::sub(Vec::set(0.0F), size), Factor(2.0 * kLog2E));
   const Vec::Reg far = Vec::div(Vec::sub(one, e), Vec::add(one, e));
   const Vec::Reg square = Vec::mul(x, x);
   Vec::Reg p = Vec::set(-0.005666968F);

@@ -12,7 +12,7 @@ from tests.support.calls import Call, calls
 from tests.support.oracle import attention
 from tests.support.shapes import Inputs, Sizes, inputs
 
-BACKENDS = ("auto", "reference", "sdpa")
+BACKENDS = ("native", "auto", "reference", "sdpa")
 ODD = (float("nan"), float("inf"), 1e30)
 on_backends = pytest.mark.parametrize("backend", BACKENDS)
 SMALL = Sizes(2, 1, 2, 5, 7, 3, 5)
