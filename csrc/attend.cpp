@@ -61,7 +61,8 @@ class Remembered {
   }
 
  private:
-  std::vector<float> deltas_, lse_;
+  std::vector<float> deltas_;
+  std::vector<double> lse_;
   std::vector<char> output_;
 };
 
@@ -87,7 +88,7 @@ void sinks_backward(const BackwardArgs& args, float* d_sinks, int threads) {
     for (int64_t b = 0; b < a.batches; ++b) {
       for (int64_t row = a.row_number(b, head, 0); row < a.row_number(b, head, a.q_len); ++row) {
         if (std::isinf(a.lse[row])) continue;
-        sum -= double{std::exp(a.sinks[head] - a.lse[row])} * double{args.delta[row]};
+        sum -= std::exp(double{a.sinks[head]} - a.lse[row]) * double{args.delta[row]};
       }
     }
     d_sinks[head] = static_cast<float>(sum);
@@ -160,38 +161,39 @@ void attend_backward(BackwardArgs args, float* d_query, float* d_sinks, int thre
   }
 }
 
-void bias_backward(BiasBackwardArgs args, int threads) {
+void bias_backward(BiasBackwardArgs args, float* d_table, int threads) {
   constexpr int64_t kParts = 8;
   const AttendArgs& a = args.backward.call;
   const Functions& kernel = kernels()[a.dtype];
   threads = useful_threads(a, threads);
   const Remembered remembered(args.backward, threads);
-  float* d_bias = args.d_bias;
-  float* d_table = args.d_table;
-  // Parts and rows are summed here in their order, where the tasks do not own a whole sum.
-  std::vector<float> parts;
-  const int64_t table = a.q_heads * a.bias.table_width;
-  const bool sums_all = d_bias != nullptr && args.sums_rows && args.sums_columns;
+  const auto run = [&] {
+    for_each_task(kernel.bias_tasks(args), kernel.bias_workspace(args), threads, Deal::kOneByOne,
+                  [&](int64_t task, float* room) { kernel.bias_backward(args, task, room); });
+  };
   if (d_table != nullptr) {
+    const auto width = static_cast<size_t>(a.q_heads * a.bias.table_width);
+    std::vector<double> parts(static_cast<size_t>(kParts) * width);
     args.parts = kParts;
-    parts.resize(static_cast<size_t>(kParts * table));
     args.d_table = parts.data();
-  } else if (sums_all) {
-    args.sums_rows = false;
-    parts.resize(static_cast<size_t>(args.batches * args.heads * a.q_len));
-    args.d_bias = parts.data();
-  }
-  for_each_task(kernel.bias_tasks(args), kernel.bias_workspace(args), threads, Deal::kOneByOne,
-                [&](int64_t task, float* room) { kernel.bias_backward(args, task, room); });
-  if (d_table != nullptr) {
-    for (int64_t i = 0; i < table; ++i) d_table[i] = 0.0F;
-    add_slots(parts.data(), kParts, table, d_table, threads);
-  }
-  for (int64_t i = 0; sums_all && i < args.batches * args.heads; ++i) {
-    d_bias[i] = 0.0F;
-    for (int64_t row = 0; row < a.q_len; ++row) {
-      d_bias[i] += parts[static_cast<size_t>(i * a.q_len + row)];
+    run();
+    for (size_t i = 0; i < width; ++i) {
+      double sum = 0.0;
+      for (size_t part = 0; part < kParts; ++part) sum += parts[part * width + i];
+      d_table[i] = static_cast<float>(sum);
     }
+  } else if (args.sums_rows && args.sums_columns) {
+    float* d_bias = args.d_bias;
+    std::vector<float> rows(static_cast<size_t>(args.batches * args.heads * a.q_len));
+    args.sums_rows = false;
+    args.d_bias = rows.data();
+    run();
+    for (int64_t i = 0; i < args.batches * args.heads; ++i) {
+      const auto first = rows.begin() + i * a.q_len;
+      d_bias[i] = static_cast<float>(std::accumulate(first, first + a.q_len, 0.0));
+    }
+  } else {
+    run();
   }
 }
 

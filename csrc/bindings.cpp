@@ -67,9 +67,10 @@ void bind_bias_backward(Given d_output, const Maybe& d_lse, Given query, Given k
   b.backward = backward_arguments(d_output, d_lse, lse, a);
   require(d_bias ? bias.has_value() && !d_table : d_table && table.has_value(),
           "give d_bias with a bias, or d_table with a table");
+  float* to_table = nullptr;
   if (d_table) {
-    b.d_table = packed(*d_table, {a.q_heads, a.bias.table_width},
-                       "d_table must have the shape of table, float32, contiguous");
+    to_table = packed(*d_table, {a.q_heads, a.bias.table_width},
+                      "d_table must have the shape of table, float32, contiguous");
   } else {
     const auto fits = [&](int axis, int64_t all) {
       return d_bias->size(axis) == all || d_bias->size(axis) == 1;
@@ -85,7 +86,7 @@ void bind_bias_backward(Given d_output, const Maybe& d_lse, Given query, Given k
                       "d_bias must be float32, contiguous");
   }
   nb::gil_scoped_release unlocked;
-  bias_backward(b, threads);
+  bias_backward(b, to_table, threads);
 }
 
 double bind_multiply_add(const std::string& dtype, int64_t rounds, int threads) {

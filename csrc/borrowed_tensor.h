@@ -29,12 +29,10 @@ struct BorrowedTensor {
   bool is_on_cpu() const noexcept {
     return view.device.device_type == nanobind::device::cpu::value;
   }
-  // float32, or int64, on the CPU with `dimensions` axes.
-  bool is_float(int dimensions) const noexcept {
-    return is_dtype(Dtype::kFloat32) && view.ndim == dimensions;
-  }
-  bool is_int64(int dimensions) const noexcept {
-    return view.dtype == nanobind::dtype<int64_t>() && view.ndim == dimensions && is_on_cpu();
+  // Numbers of type T on the CPU with `dimensions` axes.
+  template <class T>
+  bool is(int dimensions) const noexcept {
+    return view.dtype == nanobind::dtype<T>() && view.ndim == dimensions && is_on_cpu();
   }
   bool is_dtype(Dtype wanted) const noexcept {
     Dtype found{};

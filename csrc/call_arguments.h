@@ -21,10 +21,10 @@ inline bool has_sizes(const BorrowedTensor& tensor, std::initializer_list<int64_
   return true;
 }
 
-// float32 on the CPU, of the given sizes and without gaps.
-inline float* packed(const BorrowedTensor& tensor, std::initializer_list<int64_t> sizes,
-                     const char* rule) {
-  require(tensor.is_float(static_cast<int>(sizes.size())) && has_sizes(tensor, sizes), rule);
+// float32, or double, on the CPU, of the given sizes and without gaps.
+template <class T = float>
+T* packed(const BorrowedTensor& tensor, std::initializer_list<int64_t> sizes, const char* rule) {
+  require(tensor.is<T>(static_cast<int>(sizes.size())) && has_sizes(tensor, sizes), rule);
   int64_t stride = 1;
   bool empty = false;
   for (int axis = static_cast<int>(sizes.size()) - 1; axis >= 0; --axis) {
@@ -34,7 +34,7 @@ inline float* packed(const BorrowedTensor& tensor, std::initializer_list<int64_t
     require(tensor.size(axis) == 1 || tensor.stride(axis) == stride, rule);
     stride *= tensor.size(axis);
   }
-  return tensor.data<float>();
+  return tensor.data<T>();
 }
 
 template <class Untyped>
@@ -75,7 +75,7 @@ inline void add_bias(AttendArgs& a, const Extras& extras) {
       int{extras.bias.has_value()} + int{extras.slopes.has_value()} + int{extras.table.has_value()};
   require(given <= 1, "give one of bias, slopes and table");
   if (extras.bias) {
-    require(extras.bias->is_float(4) &&
+    require(extras.bias->is<float>(4) &&
                 has_sizes(*extras.bias, {a.batches, a.q_heads, a.q_len, a.kv_len}),
             "bias must be (batch, q_heads, q_len, kv_len) float32 on the CPU");
     const BorrowedTensor& bias = *extras.bias;
@@ -84,7 +84,7 @@ inline void add_bias(AttendArgs& a, const Extras& extras) {
     return;
   }
   if (given == 0) return;
-  require(extras.shifts && extras.shifts->is_int64(1) &&
+  require(extras.shifts && extras.shifts->is<int64_t>(1) &&
               (extras.shifts->size(0) == 1 || extras.shifts->size(0) == a.batches),
           "shifts must be int64 on the CPU, one for all samples or one for each");
   a.bias.shifts = extras.shifts->data<int64_t>();
@@ -149,8 +149,8 @@ inline AttendArgs call_arguments(const BorrowedTensor& query, const BorrowedTens
               has_sizes(output, {a.batches, a.q_heads, a.q_len, a.value_dim}),
           "query, key, value and output do not fit together");
   if (lse) {
-    a.lse = packed(*lse, {a.batches, a.q_heads, a.q_len},
-                   "lse must be (batch, q_heads, q_len) float32, contiguous");
+    a.lse = packed<double>(*lse, {a.batches, a.q_heads, a.q_len},
+                           "lse must be (batch, q_heads, q_len) float64, contiguous");
   }
   add_extras(a, extras);
   return a;

@@ -105,7 +105,9 @@ struct AttendArgs {
   Dtype dtype = Dtype::kFloat32;  // of query, key, value and output
   Tensor4<const void> query, key, value;
   Tensor4<void> output;
-  float* lse = nullptr;  // (batch, q_heads, q_len) contiguous, or null
+  // (batch, q_heads, q_len) contiguous, or null. In double: the backward takes exp(score - lse) for
+  // a weight, and float32 would leave no digits of it where scores are large.
+  double* lse = nullptr;
   Bias bias;
   const float* sinks = nullptr;  // (q_heads,)
   Dropout dropout;
@@ -139,8 +141,9 @@ struct AttendArgs {
 struct BackwardArgs {
   AttendArgs call;  // `output` and `lse` are read
   Tensor4<const void> d_output;
-  const float* d_lse = nullptr;  // as `lse`, or null
-  float* delta = nullptr;        // as `lse`: the sum of output * d_output of a row, less d_lse
+  const float* d_lse = nullptr;  // of the shape of `lse`, or null
+  float* delta =
+      nullptr;  // of the shape of `lse`: the sum of output * d_output of a row, less d_lse
 
   Tensor4<void> d_key, d_value;
   // float32 (slots, batch, q_heads, q_len, head_dim) contiguous: each slot takes the gradients of
@@ -159,7 +162,7 @@ struct BiasBackwardArgs {
   float* d_bias = nullptr;  // contiguous (batches, heads, rows, columns), each all or 1
   int64_t batches = 0, heads = 0;
   bool sums_rows = false, sums_columns = false;
-  float* d_table = nullptr;  // (parts, q_heads, width)
+  double* d_table = nullptr;  // (parts, q_heads, width)
   int64_t parts = 1;
 };
 

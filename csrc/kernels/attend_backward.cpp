@@ -296,7 +296,7 @@ void fill_delta(const BackwardArgs& b, int64_t task, float* workspace) noexcept 
   }
   for (int64_t i = row; i < row + tile.rows; ++i) {
     const float d_lse = b.d_lse == nullptr ? 0.0F : b.d_lse[i];
-    b.delta[i] = a.lse[i] == kMinusInfinity ? 0.0F : b.delta[i] - d_lse;
+    b.delta[i] = a.lse[i] == double{kMinusInfinity} ? 0.0F : b.delta[i] - d_lse;
   }
 }
 

@@ -35,7 +35,16 @@ struct Sums {
       for (int64_t v = 0; v < kRegs; ++v) of[r][v] = Vec::set(0.0F);
     }
   }
+  HEADWISE_INLINE void add(const Sums& other) noexcept {
+#pragma GCC unroll 4
+    for (int64_t r = 0; r < kQueries; ++r) {
+#pragma GCC unroll 4
+      for (int64_t v = 0; v < kRegs; ++v) of[r][v] = Vec::add(of[r][v], other.of[r][v]);
+    }
+  }
 };
+
+constexpr int64_t kChainSteps = 16;  // so many products of a lane are summed and then added
 
 // ---- scores -----------------------------------------------------------------------------------
 
@@ -75,19 +84,24 @@ void score_rows(const Chunk& chunk, const Piece& piece, int64_t row) noexcept {
     const int64_t left = piece.to - j;
     const T* keys[kRegs] = {key, left > 1 ? key + stride : key, left > 2 ? key + 2 * stride : key,
                             left > 3 ? key + 3 * stride : key};
-    Sums<kQueries> sums;
-    sums.clear();
-    for (int64_t d = 0; d < whole; d += kStep) {
-      for (int64_t k = 0; k < kRegs; ++k) {
-        __builtin_prefetch(key + (kAhead<T> + k) * stride + d, 0, 0);
+    Sums<kQueries> total;
+    total.clear();
+    for (int64_t first = 0; first < whole; first += kChainSteps * kStep) {
+      Sums<kQueries> sums;
+      sums.clear();
+      for (int64_t d = first; d < smaller(first + kChainSteps * kStep, whole); d += kStep) {
+        for (int64_t k = 0; k < kRegs; ++k) {
+          __builtin_prefetch(key + (kAhead<T> + k) * stride + d, 0, 0);
+        }
+        add_products<Numbers>(sums, queries, keys, d, kStep);
       }
-      add_products<Numbers>(sums, queries, keys, d, kStep);
+      total.add(sums);
     }
-    if (rest > 0) add_products<Numbers>(sums, queries, keys, whole, rest);
+    if (rest > 0) add_products<Numbers>(total, queries, keys, whole, rest);
 #pragma GCC unroll 4
     for (int64_t r = 0; r < kQueries; ++r) {
       float four[kRegs];
-      Vec::four_sums(sums.of[r], four);
+      Vec::four_sums(total.of[r], four);
       for (int64_t k = 0; k < kRegs && k < left; ++k)
         scores[r * kChunk + j + k] = four[k] * a.scale;
     }
@@ -336,7 +350,8 @@ void merge_row(const AttendArgs& a, int64_t task, const float* partials, float* 
     Vec::store_partial(output + v, whole, smaller(a.value_dim - v, Vec::width));
   }
   if (a.lse != nullptr) {
-    a.lse[task] = total == 0.0F ? kMinusInfinity : highest + __builtin_logf(total);
+    a.lse[task] =
+        total == 0.0F ? double{kMinusInfinity} : double{highest} + __builtin_log(double{total});
   }
 }
 

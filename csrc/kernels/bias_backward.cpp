@@ -71,58 +71,74 @@ struct BiasBackward {
     const AttendArgs& a = call();
     const int64_t first = number * kQueryTile;
     const int64_t count = smaller(a.q_len - first, kQueryTile);
-    const int64_t columns = bias->sums_columns ? 1 : a.kv_len;
-    float* to = bias->d_bias + ((batch * bias->heads + head) * a.q_len + first) * columns;
-    for (int64_t i = 0; i < count * columns; ++i) to[i] = 0.0F;
+    float* to = bias->d_bias + ((batch * bias->heads + head) * a.q_len + first) * a.kv_len;
+    for (int64_t i = 0; i < count * a.kv_len; ++i) to[i] = 0.0F;
     for_sharers(batch, head, [&](int64_t b, int64_t h) noexcept {
       for_tiles(b, h, number, 0, a.key_tiles(), [&](const Keys& k) noexcept {
         for (int64_t i = 0; i < count; ++i) {
           for (int64_t j = k.from; j < k.to; ++j) {
-            to[i * columns + (bias->sums_columns ? 0 : k.first + j)] +=
-                gradient.d_scores[j * kLanes + i];
+            to[i * a.kv_len + k.first + j] += gradient.d_scores[j * kLanes + i];
           }
         }
       });
     });
   }
 
-  // One key tile's columns of a bias that is the same for all queries.
-  void columns(int64_t batch, int64_t head, int64_t key_tile) noexcept {
+  // One query tile's rows of a bias that is the same for all keys. Long sums are summed in double.
+  void row_sums(int64_t batch, int64_t head, int64_t number) noexcept {
     const AttendArgs& a = call();
-    float* to = bias->d_bias + (batch * bias->heads + head) * a.kv_len;
-    const int64_t end = smaller((key_tile + 1) * kKeyTile, a.kv_len);
-    for (int64_t j = key_tile * kKeyTile; j < end; ++j) to[j] = 0.0F;
+    const int64_t first = number * kQueryTile;
+    const int64_t count = smaller(a.q_len - first, kQueryTile);
+    double sums[kLanes] = {};
+    for_sharers(batch, head, [&](int64_t b, int64_t h) noexcept {
+      for_tiles(b, h, number, 0, a.key_tiles(), [&](const Keys& k) noexcept {
+        for (int64_t j = k.from; j < k.to; ++j) {
+          for (int64_t i = 0; i < count; ++i) {
+            sums[i] += double{gradient.d_scores[j * kLanes + i]};
+          }
+        }
+      });
+    });
+    float* to = bias->d_bias + (batch * bias->heads + head) * a.q_len + first;
+    for (int64_t i = 0; i < count; ++i) to[i] = static_cast<float>(sums[i]);
+  }
+
+  // One key tile's columns of a bias that is the same for all queries.
+  void column_sums(int64_t batch, int64_t head, int64_t key_tile) noexcept {
+    const AttendArgs& a = call();
+    double sums[kKeyTile] = {};
     for_sharers(batch, head, [&](int64_t b, int64_t h) noexcept {
       for (int64_t number = 0; number < a.query_tiles(); ++number) {
         for_tiles(b, h, number, key_tile, key_tile + 1, [&](const Keys& k) noexcept {
           for (int64_t j = k.from; j < k.to; ++j) {
             for (int64_t i = 0; i < tile().rows; ++i) {
-              to[k.first + j] += gradient.d_scores[j * kLanes + i];
+              sums[j] += double{gradient.d_scores[j * kLanes + i]};
             }
           }
         });
       }
     });
+    const int64_t first = key_tile * kKeyTile;
+    float* to = bias->d_bias + (batch * bias->heads + head) * a.kv_len + first;
+    const int64_t count = smaller(a.kv_len - first, kKeyTile);
+    for (int64_t j = 0; j < count; ++j) to[j] = static_cast<float>(sums[j]);
   }
 
   // One head's table by distance, over one part of the query tiles.
   void table(int64_t part, int64_t head) noexcept {
     const AttendArgs& a = call();
     const int64_t width = a.bias.table_width;
-    float* to = bias->d_table + (part * a.q_heads + head) * width;
-    for (int64_t c = 0; c < width; ++c) to[c] = 0.0F;
+    double* to = bias->d_table + (part * a.q_heads + head) * width;
+    for (int64_t c = 0; c < width; ++c) to[c] = 0.0;
     const int64_t share = (a.query_tiles() + bias->parts - 1) / bias->parts;
     const int64_t end = smaller((part + 1) * share, a.query_tiles());
     for (int64_t b = 0; b < a.batches; ++b) {
       for (int64_t number = part * share; number < end; ++number) {
         for_tiles(b, head, number, 0, a.key_tiles(), [&](const Keys& k) noexcept {
           for (int64_t j = k.from; j < k.to; ++j) {
-            float* numbers = to + a.bias.distance(b, tile().first, k.first + j);
-            for (int64_t r = 0; r < tile().rows; r += Vec::width) {
-              const int64_t lanes = smaller(tile().rows - r, Vec::width);
-              const Vec::Reg sum = Vec::add(Vec::load_partial(numbers + r, lanes),
-                                            Vec::load(gradient.d_scores + j * kLanes + r));
-              Vec::store_partial(numbers + r, sum, lanes);
+            double* numbers = to + a.bias.distance(b, tile().first, k.first + j);
+            for (int64_t i = 0; i < tile().rows; ++i) {
+              numbers[i] += double{gradient.d_scores[j * kLanes + i]};
             }
           }
         });
@@ -154,7 +170,9 @@ void bias_backward(const BiasBackwardArgs& b, int64_t task, float* workspace) no
   const int64_t batch = task / tiles / b.heads;
   const int64_t head = task / tiles % b.heads;
   if (b.sums_rows) {
-    bias.columns(batch, head, task % tiles);
+    bias.column_sums(batch, head, task % tiles);
+  } else if (b.sums_columns) {
+    bias.row_sums(batch, head, task % tiles);
   } else {
     bias.rows(batch, head, task % tiles);
   }

@@ -242,10 +242,8 @@ struct Forward {
       }
       fade[r] = sum == 0.0F ? 1.0F : sum / share / a.dropout.factor;
       if (a.lse != nullptr) {
-        // Rounded once: the backward takes exp(score - lse) for the weight.
-        const double lse = base + __builtin_log(double{sum});
         a.lse[a.row_number(tile.batch, tile.head, tile.first + r)] =
-            sum == 0.0F ? kMinusInfinity : static_cast<float>(lse);
+            sum == 0.0F ? double{kMinusInfinity} : base + __builtin_log(double{sum});
       }
     }
   }

@@ -27,6 +27,7 @@ struct GradientTile {
   float* slope;     // keys x 48: derivative of the softcap, where there is one
   float* kept;      // keys x 48: factors of the weights, where some are dropped
   float* lse;       // 48: infinite for rows that see nothing
+  float* lse_rest;  // 48: what float32 does not hold of it
   float* delta;     // 48
   float* room;      // for 48 rows as words
 
@@ -40,7 +41,7 @@ struct GradientTile {
   static int64_t workspace(const AttendArgs& a) noexcept {
     const int64_t tiles =
         2 + (a.bias.any() ? 1 : 0) + (a.softcap > 0.0F ? 1 : 0) + (a.dropout.threshold > 0 ? 1 : 0);
-    return kLanes * (words(a.head_dim) + words(a.value_dim) + 2) + tiles * kTileScores +
+    return kLanes * (words(a.head_dim) + words(a.value_dim) + 3) + tiles * kTileScores +
            row_room(a);
   }
 
@@ -56,6 +57,7 @@ struct GradientTile {
     tile.query = take(kLanes * words(a.head_dim));
     d_output = take(kLanes * words(a.value_dim));
     lse = take(kLanes);
+    lse_rest = take(kLanes);
     delta = take(kLanes);
     tile.scores = take(kTileScores);
     d_scores = take(kTileScores);
@@ -75,8 +77,9 @@ struct GradientTile {
     tile = next;
     const int64_t row = a.row_number(batch, head, tile.first);
     for (int64_t r = 0; r < kLanes; ++r) {
-      const bool sees = r < tile.rows && a.lse[row + r] != kMinusInfinity;
-      lse[r] = sees ? a.lse[row + r] : -kMinusInfinity;
+      const bool sees = r < tile.rows && a.lse[row + r] != double{kMinusInfinity};
+      lse[r] = sees ? static_cast<float>(a.lse[row + r]) : -kMinusInfinity;
+      lse_rest[r] = sees ? static_cast<float>(a.lse[row + r] - double{lse[r]}) : 0.0F;
       delta[r] = sees ? backward->delta[row + r] : 0.0F;
     }
     const T* query = a.query.template at<const T>(batch, head, tile.first);
@@ -115,10 +118,12 @@ struct GradientTile {
     const Factor factor(kLog2E);
     for (int64_t r = 0; r < tile.lanes(); r += Vec::width) {
       const Vec::Reg minus_lse = Vec::sub(Vec::set(0.0F), Vec::load(lse + r));
+      const Vec::Reg rest = Vec::load(lse_rest + r);
       const Vec::Reg mean = Vec::load(delta + r);
       for (int64_t j = k.from; j < k.to; ++j) {
         const int64_t at = j * kLanes + r;
-        const Vec::Reg below = Vec::fma(Vec::load(tile.scores + at), scale, minus_lse);
+        const Vec::Reg nearly = Vec::fma(Vec::load(tile.scores + at), scale, minus_lse);
+        const Vec::Reg below = Vec::sub(nearly, rest);
         Vec::Reg weight = exp2_below_zero(below, factor);
         Vec::Reg gradient = Vec::load(d_scores + at);
         if (a.dropout.threshold > 0) gradient = Vec::mul(gradient, Vec::load(kept + at));

@@ -68,7 +68,10 @@ struct Vec {
   static Reg mul(Reg a, Reg b) noexcept { return a * b; }
   static Reg div(Reg a, Reg b) noexcept { return a / b; }
   static Reg abs(Reg a) noexcept { return __builtin_fabsf(a); }
-  static Reg fma(Reg a, Reg b, Reg c) noexcept { return a * b + c; }
+  // Rounded once, as the processors do it, but for a rounding of the sum to double before.
+  static Reg fma(Reg a, Reg b, Reg c) noexcept {
+    return static_cast<float>(double{a} * double{b} + double{c});
+  }
   // The second argument where either is NaN, as on x86.
   static Reg max(Reg a, Reg b) noexcept { return a > b ? a : b; }
   static float sum(Reg a) noexcept { return a; }

@@ -15,7 +15,9 @@ Answers run_calls(const Problem& problem, int threads) {
   BiasBackwardArgs args = outputs.arguments();
   attend(args.backward.call, threads);
   attend_backward(args.backward, outputs.d_query.data<float>(), outputs.d_sinks_or_null(), threads);
-  if (args.d_bias != nullptr || args.d_table != nullptr) bias_backward(args, threads);
+  if (args.d_bias != nullptr || outputs.d_table_or_null() != nullptr) {
+    bias_backward(args, outputs.d_table_or_null(), threads);
+  }
   return outputs.answers();
 }
 

@@ -38,14 +38,15 @@ void run_fixed_call(const std::string& name) {
   const Tensor key = tensor(call.kv_heads, call.kv_len);
   const Tensor value = tensor(call.kv_heads, call.kv_len);
   const Tensor output = tensor(call.q_heads, call.q_len);
-  const Tensor lse = Tensor::packed(Dtype::kFloat32, {1, 1, call.q_heads, call.q_len}, Side::kEnd);
+  const Tensor lse =  // of doubles
+      Tensor::packed(Dtype::kFloat32, {1, 1, call.q_heads, 2 * call.q_len}, Side::kEnd);
   BackwardArgs args;
   AttendArgs& a = args.call;
   a.query = query.view<const void>();
   a.key = key.view<const void>();
   a.value = value.view<const void>();
   a.output = output.view<void>();
-  a.lse = lse.data<float>();
+  a.lse = lse.data<double>();
   a.batches = 1;
   a.q_heads = call.q_heads;
   a.kv_heads = call.kv_heads;

@@ -13,6 +13,7 @@ class Outputs {
   BiasBackwardArgs arguments() const;
   Answers answers() const;
   float* d_sinks_or_null() const;
+  float* d_table_or_null() const;
 
   Tensor output, lse, d_query, d_key, d_value, d_sinks, d_bias, d_table;
 

@@ -21,10 +21,14 @@ void run_each(int64_t tasks, int64_t floats, Side side, Task task) {
   }
 }
 
+void run_tiles(const AttendArgs& a, const Functions& kernel, Side side) {
+  run_each(a.batches * a.q_heads * a.query_tiles(), kernel.tile_workspace(a), side,
+           [&](int64_t task, float* room) { kernel.attend_tile(a, task, room); });
+}
+
 void run_forward(const AttendArgs& a, const Functions& kernel, Side side) {
   if (!a.splits_keys()) {
-    run_each(a.batches * a.q_heads * a.query_tiles(), kernel.tile_workspace(a), side,
-             [&](int64_t task, float* room) { kernel.attend_tile(a, task, room); });
+    run_tiles(a, kernel, side);
     return;
   }
   const int64_t chunks = a.batches * a.kv_heads * a.chunks();
@@ -49,8 +53,9 @@ void run_bias(BiasBackwardArgs args, const Functions& kernel, Side side) {
   run_each(kernel.bias_tasks(args), kernel.bias_workspace(args), side,
            [&](int64_t task, float* room) { kernel.bias_backward(args, task, room); });
   for (int64_t i = 0; sums_all && i < args.batches * args.heads; ++i) {
-    sums[i] = 0.0F;
-    for (int64_t row = 0; row < a.q_len; ++row) sums[i] += args.d_bias[i * a.q_len + row];
+    double sum = 0.0;
+    for (int64_t row = 0; row < a.q_len; ++row) sum += double{args.d_bias[i * a.q_len + row]};
+    sums[i] = static_cast<float>(sum);
   }
 }
 
@@ -64,13 +69,23 @@ Answers run_tasks(const Problem& problem) {
   const Side side = problem.side;
   const int64_t rows = a.batches * a.q_heads * a.q_len;
   if (rows > 0) run_forward(a, kernel, side);
+  // Where keys were split, the gradients need output and log-sum-exp from tiles.
+  const Outputs from_tiles(problem);
+  if (a.splits_keys()) {
+    args.backward.call.output = from_tiles.output.view<void>();
+    args.backward.call.lse = from_tiles.lse.data<double>();
+    run_tiles(args.backward.call, kernel, side);
+  }
   const Tensor deltas = room_for(rows, side);
   args.backward.delta = deltas.data<float>();
-  for (int64_t row = 0; row < rows; ++row) kernel.sum_row(args.backward, row);
+  run_each(a.batches * a.q_heads * a.query_tiles(), kernel.delta_workspace(args.backward), side,
+           [&](int64_t task, float* room) { kernel.fill_delta(args.backward, task, room); });
   args.backward.d_query = outputs.d_query.data<float>();
   args.backward.last_block = args.backward.blocks();
   run_each(a.batches * a.kv_heads, kernel.backward_workspace(args.backward), side,
            [&](int64_t task, float* room) { kernel.attend_backward(args.backward, task, room); });
+  const Tensor table = room_for(2 * outputs.d_table.sizes()[2] * outputs.d_table.sizes()[3], side);
+  if (a.bias.table != nullptr) args.d_table = table.data<double>();
   if (args.d_bias != nullptr || args.d_table != nullptr) run_bias(args, kernel, side);
   Answers found = outputs.answers();
   found.d_sinks.clear();  // not a kernel's

@@ -131,8 +131,8 @@ def like(heads: Tensor, dim: int) -> Tensor:
 
 
 def lse_like(query: Tensor) -> Tensor:
-    """Allocate the log-sum-exp of every row."""
-    return query.new_empty(query.shape[:3], dtype=torch.float32)
+    """Allocate the log-sum-exp of every row, in float64 for the backward's sake."""
+    return query.new_empty(query.shape[:3], dtype=torch.float64)
 
 
 def sinks_like(query: Tensor, sinks: Tensor | None) -> Tensor:
@@ -148,7 +148,7 @@ def added_like(added: Added) -> Tensor:
 
 
 def _upstream(d_output: Tensor, d_lse: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    return _dense_rows(d_output), None if d_lse is None else _plain(d_lse).contiguous()
+    return _dense_rows(d_output), None if d_lse is None else _plain(d_lse).float().contiguous()
 
 
 def _in_memory(given: Given) -> tuple[Tensor, ...]:

@@ -35,11 +35,16 @@ def run(call: Call) -> Computed:
     if is_transformed():
         return _transformed(query, key, value, added, rules)
     if is_watched(query, key, value, *added):
-        return Computed(*operators.attend(query, key, value, added, rules))
+        return _rounded(*operators.attend(query, key, value, added, rules))
     if call.wants_gradient:
         found = AttendPlainly.apply(query, key, value, *added, rules)  # type: ignore[no-untyped-call]
-        return Computed(*found)
-    return Computed(*launch.forward(query, key, value, added, rules, want_lse=call.want_lse))
+        return _rounded(*found)
+    return _rounded(*launch.forward(query, key, value, added, rules, want_lse=call.want_lse))
+
+
+def _rounded(output: Tensor, lse: Tensor | None) -> Computed:
+    """Return the log-sum-exp in float32; only the backward needs it in float64."""
+    return Computed(output, None if lse is None else lse.float())
 
 
 def _transformed(query: Tensor, key: Tensor, value: Tensor, added: Added, rules: Rules) -> Computed:
@@ -49,4 +54,4 @@ def _transformed(query: Tensor, key: Tensor, value: Tensor, added: Added, rules:
         text, numbers, tensors = spell(rules.pattern)
         rules = rules._replace(pattern=text, numbers=numbers)
     found = Attend.apply(query, key, value, *added, rules, *tensors)  # type: ignore[no-untyped-call]
-    return Computed(*found)
+    return _rounded(*found)
