@@ -14,6 +14,7 @@ from headwise.ops.softmax.dropout import draw_seed
 from headwise.patterns import Pattern
 from headwise.positions import Alibi, RelativeBias
 from tests.support.budget import assert_within_budget, largest_error
+from tests.support.fused_formula import Scored, gradients
 from tests.support.oracle import CLOSED, Extras, attention
 from tests.support.paths import Path
 from tests.support.philox import factors
@@ -125,8 +126,9 @@ class WholeCall:
     def plain(self, exact: Derived) -> Derived:
         """Return the plain spelling's answer in the dtype under test, the unluckier of two orders.
 
-        It is torch's own attention where that can say the call, and the formula elsewhere: for the
-        log-sum-exp, in float32 at least, and for what a bias or sinks learn.
+        It is torch's own attention where that can say the call, and the formula elsewhere, derived
+        by autograd or as fused kernels derive it, whichever is unluckier. The formula, in float32
+        at least, also stands for the log-sum-exp, and for what a bias or sinks learn.
         """
         dtype = self.given.query.dtype
         wide = torch.promote_types(dtype, torch.float32)
@@ -138,11 +140,33 @@ class WholeCall:
                 told = self._derive(*self._spell(free, partial(_torch, self), turned), free)
                 found = told._replace(d_bias=found.d_bias, d_sinks=found.d_sinks)
             tries.append(found._replace(lse=self.spelled(wide, turned).lse))
+        tries.append(tries[0]._replace(**self._fused(self.free().to(dtype))))
         worst = [
             None if e is None else max(pair, key=partial(largest_error, exact=e))
             for *pair, e in zip(*tries, exact, strict=True)
         ]
         return Derived(*cast(Any, worst))
+
+    def _fused(self, free: Free) -> dict[str, Tensor]:
+        """Return the gradients of all but sinks as fused kernels derive them."""
+        found: dict[str, Tensor] = {}
+
+        def way(
+            query: Tensor, key: Tensor, value: Tensor, seen: Tensor, *rest: Tensor | None
+        ) -> tuple[Tensor, Tensor]:
+            scale = query.shape[-1] ** -0.5 if self.scale is None else self.scale
+            bias, sinks, kept = (None if part is None else part.detach() for part in rest)
+            rules = Scored(seen, bias, sinks, kept, scale, self.softcap)
+            tensors = (query.detach(), key.detach(), value.detach())
+            *parts, d_bias = gradients(*tensors, rules, self.d_output, self.d_lse)
+            found.update(zip(("d_query", "d_key", "d_value"), parts, strict=True))
+            if free.bias is not None and rest[0] is not None:
+                d_bias = d_bias.to(rest[0].dtype)
+                (found["d_bias"],) = torch.autograd.grad(rest[0], free.bias, d_bias)
+            return query, key
+
+        self._spell(free, way, False)
+        return found
 
     def _known_to_torch(self) -> bool:
         return self.softcap is None and self.d_lse is None and self.dropout_p == 0

@@ -16,7 +16,7 @@ from tests.support.whole_calls import WholeCall
 
 SCALES = (None, None, None, None, 0.0, -0.5, 1.0)
 DIMS = (1, 2, 3, 4, 7, 8, 16, 19, 24, 32, 40, 64, 67, 80, 96, 128, 160, 255, 256)
-PAIRS = 60_000
+PAIRS = 30_000
 NUMBERS = 200
 
 # Each example runs forwards and backwards on every instruction set.
