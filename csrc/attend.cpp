@@ -47,7 +47,7 @@ class Remembered {
     if (a.splits_keys()) {
       const int64_t width = a.dtype == Dtype::kFloat32 ? 4 : 2;
       output_.resize(static_cast<size_t>(all_rows(a) * a.value_dim * width));
-      lse_.resize(deltas_.size());
+      lse_.resize(2 * deltas_.size());
       a.output = {output_.data(), a.q_heads * a.q_len * a.value_dim, a.q_len * a.value_dim,
                   a.value_dim};
       a.lse = lse_.data();
@@ -61,23 +61,27 @@ class Remembered {
   }
 
  private:
-  std::vector<float> deltas_;
-  std::vector<double> lse_;
+  std::vector<float> deltas_, lse_;
   std::vector<char> output_;
 };
 
-// Adds the slots up in their order; `numbers` of each.
-void add_slots(const float* slots, int64_t count, int64_t numbers, float* sums, int threads) {
-  constexpr int64_t kShare = 4096;
-  for_each_task((numbers + kShare - 1) / kShare, 0, threads, Deal::kInRuns,
-                [&](int64_t share, float*) {
-                  const int64_t from = share * kShare;
-                  const int64_t to = from + kShare < numbers ? from + kShare : numbers;
-                  for (int64_t slot = 0; slot < count; ++slot) {
-                    const float* part = slots + slot * numbers;
-                    for (int64_t i = from; i < to; ++i) sums[i] += part[i];
-                  }
-                });
+// Adds the gradients in the slots to the sums, in the order of their blocks: of the query tiles
+// that see some of these blocks.
+void add_slots(const BackwardArgs& args, float* sums, int threads) {
+  const AttendArgs& a = args.call;
+  for_each_task(a.batches * a.q_heads, 0, threads, Deal::kOneByOne, [&](int64_t task, float*) {
+    const int64_t b = task / a.q_heads;
+    const int64_t h = task % a.q_heads;
+    const int64_t row = task * a.q_len;
+    for (int64_t slot = 0; slot < args.slots; ++slot) {
+      const int64_t block = args.first_block + slot;
+      const int64_t first = a.layout.first_query_tile(b, h, block) * kQueryTile;
+      const int64_t last = a.layout.last_query_tile(b, h, block, a.query_tiles()) * kQueryTile;
+      const int64_t end = (row + std::min(last, a.q_len)) * a.head_dim;
+      const float* part = args.d_query + slot * all_rows(a) * a.head_dim;
+      for (int64_t i = (row + first) * a.head_dim; i < end; ++i) sums[i] += part[i];
+    }
+  });
 }
 
 // A sink's weight in each row is exp(sink - lse), and its value is 0.
@@ -87,8 +91,9 @@ void sinks_backward(const BackwardArgs& args, float* d_sinks, int threads) {
     double sum = 0.0;
     for (int64_t b = 0; b < a.batches; ++b) {
       for (int64_t row = a.row_number(b, head, 0); row < a.row_number(b, head, a.q_len); ++row) {
-        if (std::isinf(a.lse[row])) continue;
-        sum -= std::exp(double{a.sinks[head]} - a.lse[row]) * double{args.delta[row]};
+        if (!a.sees_something(row)) continue;
+        const double below = double{a.sinks[head]} - double{a.lse[2 * row]};
+        sum -= std::exp(below - double{a.lse[2 * row + 1]}) * double{args.delta[row]};
       }
     }
     d_sinks[head] = static_cast<float>(sum);
@@ -140,7 +145,7 @@ void attend_backward(BackwardArgs args, float* d_query, float* d_sinks, int thre
   const int64_t blocks = args.blocks();
   const int64_t wanted = heads >= 2 * int64_t{threads} || heads == 0 || threads == 1
                              ? 1
-                             : (4 * int64_t{threads} + heads - 1) / heads;
+                             : (2 * int64_t{threads} + heads - 1) / heads;
   args.slots = wanted < blocks ? wanted : blocks;
   if (args.slots <= 1) {
     args.slots = 1;
@@ -157,7 +162,7 @@ void attend_backward(BackwardArgs args, float* d_query, float* d_sinks, int thre
     args.first_block = block;
     args.last_block = block + args.slots;
     run();
-    add_slots(args.d_query, args.slots, numbers, d_query, threads);
+    add_slots(args, d_query, threads);
   }
 }
 

@@ -21,10 +21,10 @@ inline bool has_sizes(const BorrowedTensor& tensor, std::initializer_list<int64_
   return true;
 }
 
-// float32, or double, on the CPU, of the given sizes and without gaps.
-template <class T = float>
-T* packed(const BorrowedTensor& tensor, std::initializer_list<int64_t> sizes, const char* rule) {
-  require(tensor.is<T>(static_cast<int>(sizes.size())) && has_sizes(tensor, sizes), rule);
+// float32 on the CPU, of the given sizes and without gaps.
+inline float* packed(const BorrowedTensor& tensor, std::initializer_list<int64_t> sizes,
+                     const char* rule) {
+  require(tensor.is<float>(static_cast<int>(sizes.size())) && has_sizes(tensor, sizes), rule);
   int64_t stride = 1;
   bool empty = false;
   for (int axis = static_cast<int>(sizes.size()) - 1; axis >= 0; --axis) {
@@ -34,7 +34,7 @@ T* packed(const BorrowedTensor& tensor, std::initializer_list<int64_t> sizes, co
     require(tensor.size(axis) == 1 || tensor.stride(axis) == stride, rule);
     stride *= tensor.size(axis);
   }
-  return tensor.data<T>();
+  return tensor.data<float>();
 }
 
 template <class Untyped>
@@ -149,8 +149,8 @@ inline AttendArgs call_arguments(const BorrowedTensor& query, const BorrowedTens
               has_sizes(output, {a.batches, a.q_heads, a.q_len, a.value_dim}),
           "query, key, value and output do not fit together");
   if (lse) {
-    a.lse = packed<double>(*lse, {a.batches, a.q_heads, a.q_len},
-                           "lse must be (batch, q_heads, q_len) float64, contiguous");
+    a.lse = packed(*lse, {a.batches, a.q_heads, a.q_len, 2},
+                   "lse must be (batch, q_heads, q_len, 2) float32, contiguous");
   }
   add_extras(a, extras);
   return a;

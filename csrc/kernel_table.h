@@ -105,9 +105,11 @@ struct AttendArgs {
   Dtype dtype = Dtype::kFloat32;  // of query, key, value and output
   Tensor4<const void> query, key, value;
   Tensor4<void> output;
-  // (batch, q_heads, q_len) contiguous, or null. In double: the backward takes exp(score - lse) for
-  // a weight, and float32 would leave no digits of it where scores are large.
-  double* lse = nullptr;
+  // (batch, q_heads, q_len, 2) contiguous, or null: the log-sum-exp in two parts, the highest score
+  // and the rest. The backward takes exp(score - lse) for a weight, and their sum would leave no
+  // digits of it where scores are large. The highest score is -infinity for a row that sees
+  // nothing.
+  float* lse = nullptr;
   Bias bias;
   const float* sinks = nullptr;  // (q_heads,)
   Dropout dropout;
@@ -127,6 +129,18 @@ struct AttendArgs {
     return (query_tiles() + run_tiles - 1) / run_tiles;
   }
   HEADWISE_INLINE int64_t key_tiles() const noexcept { return (kv_len + kKeyTile - 1) / kKeyTile; }
+  HEADWISE_INLINE void write_lse(int64_t row, double highest, double rest) const noexcept {
+    const auto rounded = static_cast<float>(highest);
+    lse[2 * row] = rounded;
+    lse[2 * row + 1] = static_cast<float>(highest - double{rounded} + rest);
+  }
+  HEADWISE_INLINE void write_closed_lse(int64_t row) const noexcept {
+    lse[2 * row] = -__builtin_huge_valf();
+    lse[2 * row + 1] = 0.0F;
+  }
+  HEADWISE_INLINE bool sees_something(int64_t row) const noexcept {
+    return lse[2 * row] != -__builtin_huge_valf();
+  }
   HEADWISE_INLINE int64_t row_number(int64_t b, int64_t h, int64_t i) const noexcept {
     return (b * q_heads + h) * q_len + i;
   }
@@ -141,9 +155,9 @@ struct AttendArgs {
 struct BackwardArgs {
   AttendArgs call;  // `output` and `lse` are read
   Tensor4<const void> d_output;
-  const float* d_lse = nullptr;  // of the shape of `lse`, or null
-  float* delta =
-      nullptr;  // of the shape of `lse`: the sum of output * d_output of a row, less d_lse
+  const float* d_lse = nullptr;  // (batch, q_heads, q_len) contiguous, or null
+  // (batch, q_heads, q_len) contiguous: the sum of output * d_output of a row, less d_lse.
+  float* delta = nullptr;
 
   Tensor4<void> d_key, d_value;
   // float32 (slots, batch, q_heads, q_len, head_dim) contiguous: each slot takes the gradients of

@@ -9,6 +9,7 @@ namespace {
 using headwise::kBlockTiles;
 
 constexpr int64_t kBlock = kBlockTiles * kKeyTile;
+constexpr int64_t kSummedTiles = 16;
 
 template <class Numbers>
 struct Backward {
@@ -24,8 +25,12 @@ struct Backward {
   float* value_room;     // and for its values
   float* d_key;          // block x head_dim, in whole registers
   float* d_value;        // block x value_dim, likewise
-  float* d_query;        // head_dim x 48
-  float* query_over;     // rows of the tile as words over rows
+  // To these they are added after some query tiles, which keeps rounding errors small.
+  float* d_key_total;
+  float* d_value_total;
+  int64_t summed;     // query tiles since then
+  float* d_query;     // head_dim x 48
+  float* query_over;  // rows of the tile as words over rows
   float* d_output_over;
   float* narrow;    // weights, then d_scores, rounded to pairs of queries
   float* d_scores;  // words over keys x 48
@@ -41,7 +46,7 @@ struct Backward {
     const int64_t along = GradientTile<Numbers>::words(a.head_dim);
     const int64_t along_value = GradientTile<Numbers>::words(a.value_dim);
     return GradientTile<Numbers>::workspace(a) +
-           kBlock * (along + wide + along_value + wide + wide_value) +
+           kBlock * (along + wide + along_value + 2 * wide + 2 * wide_value) +
            kLanes * (2 * wide + wide_value) + (kPairs ? 2 * kTileScores : 0);
   }
 
@@ -54,7 +59,9 @@ struct Backward {
     value_room = key_over_room + kBlock * wide;
     d_key = value_room + kBlock * GradientTile<Numbers>::words(a.value_dim);
     d_value = d_key + kBlock * wide;
-    d_query = d_value + kBlock * wide_value;
+    d_key_total = d_value + kBlock * wide_value;
+    d_value_total = d_key_total + kBlock * wide;
+    d_query = d_value_total + kBlock * wide_value;
     query_over = d_query + kLanes * wide;
     d_output_over = query_over + kLanes * wide;
     narrow = d_output_over + kLanes * wide_value;
@@ -84,7 +91,23 @@ struct Backward {
       Numbers::clear_odd(value_room, count * words.value.row);
     }
     clear(d_key, count * whole_registers(a.head_dim));
+    clear(d_key_total, count * whole_registers(a.head_dim));
     clear(d_value, count * whole_registers(a.value_dim));
+    clear(d_value_total, count * whole_registers(a.value_dim));
+    summed = 0;
+  }
+
+  void add_to_totals() noexcept {
+    move(d_key, d_key_total, count * whole_registers(call().head_dim));
+    move(d_value, d_value_total, count * whole_registers(call().value_dim));
+    summed = 0;
+  }
+
+  static void move(float* from, float* to, int64_t floats) noexcept {
+    for (int64_t i = 0; i < floats; i += Vec::width) {
+      Vec::store(to + i, Vec::add(Vec::load(to + i), Vec::load(from + i)));
+      Vec::store(from + i, Vec::set(0.0F));
+    }
   }
 
   void take_queries(int64_t head, int64_t number, int64_t slot) noexcept {
@@ -99,7 +122,9 @@ struct Backward {
       loaded = true;
       take_keys(k);
     }
-    if (loaded) add_d_query(slot);
+    if (!loaded) return;
+    add_d_query(slot);
+    if (++summed == kSummedTiles) add_to_totals();
   }
 
   Tile make_tile_for(int64_t head, int64_t number) const noexcept {
@@ -210,8 +235,9 @@ struct Backward {
 
   void store_block() noexcept {
     const AttendArgs& a = call();
-    store_rows(args().d_key, d_key, a.head_dim, a.scale);
-    store_rows(args().d_value, d_value, a.value_dim, 1.0F);
+    add_to_totals();
+    store_rows(args().d_key, d_key_total, a.head_dim, a.scale);
+    store_rows(args().d_value, d_value_total, a.value_dim, 1.0F);
   }
 
   void store_rows(const headwise::Tensor4<void>& tensor, const float* from, int64_t dim,
@@ -243,7 +269,20 @@ void attend_backward(const BackwardArgs& b, int64_t task, float* workspace) noex
   backward.kv_head = task / b.slots % a.kv_heads;
   backward.batch = task / b.slots / a.kv_heads;
   const int64_t head = backward.kv_head * a.group();
-  backward.clear(backward.d_query_of(slot, head), a.group() * a.q_len * a.head_dim);
+  // Where a slot takes one block, only the query tiles that see the block are read from it.
+  const bool alone = b.slots > 1;
+  for (int64_t h = head; h < head + a.group(); ++h) {
+    const int64_t block = b.first_block + slot;
+    int64_t first = 0;
+    int64_t last = a.query_tiles();
+    if (alone) {
+      first = a.layout.first_query_tile(backward.batch, h, block);
+      last = a.layout.last_query_tile(backward.batch, h, block, a.query_tiles());
+    }
+    const int64_t rows = smaller(last * kQueryTile, a.q_len) - first * kQueryTile;
+    float* sums = backward.d_query_of(slot, h) + first * kQueryTile * a.head_dim;
+    backward.clear(sums, rows * a.head_dim);
+  }
   for (int64_t block = b.first_block + slot; block < b.last_block; block += b.slots) {
     backward.load_block(block);
     for (int64_t h = head; h < head + a.group(); ++h) {
@@ -296,7 +335,7 @@ void fill_delta(const BackwardArgs& b, int64_t task, float* workspace) noexcept 
   }
   for (int64_t i = row; i < row + tile.rows; ++i) {
     const float d_lse = b.d_lse == nullptr ? 0.0F : b.d_lse[i];
-    b.delta[i] = a.lse[i] == double{kMinusInfinity} ? 0.0F : b.delta[i] - d_lse;
+    b.delta[i] = a.sees_something(i) ? b.delta[i] - d_lse : 0.0F;
   }
 }
 

@@ -349,9 +349,11 @@ void merge_row(const AttendArgs& a, int64_t task, const float* partials, float* 
     const Vec::Reg whole = Vec::mul(Vec::load(sums + v), Vec::set(factor));
     Vec::store_partial(output + v, whole, smaller(a.value_dim - v, Vec::width));
   }
-  if (a.lse != nullptr) {
-    a.lse[task] =
-        total == 0.0F ? double{kMinusInfinity} : double{highest} + __builtin_log(double{total});
+  if (a.lse == nullptr) return;
+  if (total == 0.0F) {
+    a.write_closed_lse(task);
+  } else {
+    a.write_lse(task, double{highest}, __builtin_log(double{total}));
   }
 }
 

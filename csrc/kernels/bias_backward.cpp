@@ -15,6 +15,7 @@ struct BiasBackward {
   GradientTile<Numbers> gradient;
   float* key_room;
   float* value_room;
+  double* spelled;  // 48 x kv_len, for a bias that is spelled out
 
   const AttendArgs& call() const noexcept { return bias->backward.call; }
   const Tile& tile() const noexcept { return gradient.tile; }
@@ -23,11 +24,14 @@ struct BiasBackward {
     const AttendArgs& a = b.backward.call;
     return GradientTile<Numbers>::workspace(a) +
            kKeyTile * (GradientTile<Numbers>::words(a.head_dim) +
-                       GradientTile<Numbers>::words(a.value_dim));
+                       GradientTile<Numbers>::words(a.value_dim)) +
+           (b.d_table == nullptr ? 2 * kLanes * a.kv_len : 0);
   }
 
   BiasBackward(const BiasBackwardArgs& b, float* room) noexcept : bias(&b) {
     const AttendArgs& a = b.backward.call;
+    spelled = reinterpret_cast<double*>(room);
+    if (b.d_table == nullptr) room += 2 * kLanes * a.kv_len;
     key_room = gradient.lay_out(b.backward, room);
     value_room = key_room + kKeyTile * GradientTile<Numbers>::words(a.head_dim);
   }
@@ -37,13 +41,16 @@ struct BiasBackward {
   void for_tiles(int64_t batch, int64_t head, int64_t number, int64_t begin, int64_t end,
                  Take take) noexcept {
     const AttendArgs& a = call();
-    gradient.load(batch, head, number);
-    for (TileWalk live(tile(), begin, end); !live.done(); live.step()) {
-      const Keys k = live_keys<Numbers>(tile(), live.number(), live.bits());
+    bool loaded = false;
+    const Tile seen = make_tile(a, batch, head, number);
+    for (TileWalk live(seen, begin, end); !live.done(); live.step()) {
+      const Keys k = live_keys<Numbers>(seen, live.number(), live.bits());
       if (k.count() == 0) continue;
+      if (!loaded) gradient.load(batch, head, number);
+      loaded = true;
       const int64_t count = smaller(a.kv_len - k.first, kKeyTile);
-      const T* key = a.key.template at<const T>(batch, tile().kv_head, k.first);
-      const T* value = a.value.template at<const T>(batch, tile().kv_head, k.first);
+      const T* key = a.key.template at<const T>(batch, seen.kv_head, k.first);
+      const T* value = a.value.template at<const T>(batch, seen.kv_head, k.first);
       KeyWords words{k.first, words_along<Numbers>(key, a.key.row, count, a.head_dim, key_room),
                      words_along<Numbers>(value, a.value.row, count, a.value_dim, value_room)};
       if (!all_finite(value, a.value.row, count, a.value_dim)) {
@@ -66,25 +73,26 @@ struct BiasBackward {
     }
   }
 
-  // One query tile's rows of the bias, all columns.
+  // One query tile's rows of the bias, all columns. All sums run in double: they may be long.
   void rows(int64_t batch, int64_t head, int64_t number) noexcept {
     const AttendArgs& a = call();
     const int64_t first = number * kQueryTile;
     const int64_t count = smaller(a.q_len - first, kQueryTile);
-    float* to = bias->d_bias + ((batch * bias->heads + head) * a.q_len + first) * a.kv_len;
-    for (int64_t i = 0; i < count * a.kv_len; ++i) to[i] = 0.0F;
+    for (int64_t i = 0; i < count * a.kv_len; ++i) spelled[i] = 0.0;
     for_sharers(batch, head, [&](int64_t b, int64_t h) noexcept {
       for_tiles(b, h, number, 0, a.key_tiles(), [&](const Keys& k) noexcept {
         for (int64_t i = 0; i < count; ++i) {
           for (int64_t j = k.from; j < k.to; ++j) {
-            to[i * a.kv_len + k.first + j] += gradient.d_scores[j * kLanes + i];
+            spelled[i * a.kv_len + k.first + j] += double{gradient.d_scores[j * kLanes + i]};
           }
         }
       });
     });
+    float* to = bias->d_bias + ((batch * bias->heads + head) * a.q_len + first) * a.kv_len;
+    for (int64_t i = 0; i < count * a.kv_len; ++i) to[i] = static_cast<float>(spelled[i]);
   }
 
-  // One query tile's rows of a bias that is the same for all keys. Long sums are summed in double.
+  // One query tile's rows of a bias that is the same for all keys.
   void row_sums(int64_t batch, int64_t head, int64_t number) noexcept {
     const AttendArgs& a = call();
     const int64_t first = number * kQueryTile;
@@ -108,7 +116,9 @@ struct BiasBackward {
     const AttendArgs& a = call();
     double sums[kKeyTile] = {};
     for_sharers(batch, head, [&](int64_t b, int64_t h) noexcept {
-      for (int64_t number = 0; number < a.query_tiles(); ++number) {
+      const int64_t block = key_tile / headwise::kBlockTiles;
+      const int64_t last = a.layout.last_query_tile(b, h, block, a.query_tiles());
+      for (int64_t number = a.layout.first_query_tile(b, h, block); number < last; ++number) {
         for_tiles(b, h, number, key_tile, key_tile + 1, [&](const Keys& k) noexcept {
           for (int64_t j = k.from; j < k.to; ++j) {
             for (int64_t i = 0; i < tile().rows; ++i) {

@@ -241,9 +241,12 @@ struct Forward {
         base = most;
       }
       fade[r] = sum == 0.0F ? 1.0F : sum / share / a.dropout.factor;
-      if (a.lse != nullptr) {
-        a.lse[a.row_number(tile.batch, tile.head, tile.first + r)] =
-            sum == 0.0F ? double{kMinusInfinity} : base + __builtin_log(double{sum});
+      if (a.lse == nullptr) continue;
+      const int64_t row = a.row_number(tile.batch, tile.head, tile.first + r);
+      if (sum == 0.0F) {
+        a.write_closed_lse(row);
+      } else {
+        a.write_lse(row, base, __builtin_log(double{sum}));
       }
     }
   }

@@ -26,8 +26,8 @@ struct GradientTile {
   float* d_scores;  // keys x 48; the gradient of the weights before
   float* slope;     // keys x 48: derivative of the softcap, where there is one
   float* kept;      // keys x 48: factors of the weights, where some are dropped
-  float* lse;       // 48: infinite for rows that see nothing
-  float* lse_rest;  // 48: what float32 does not hold of it
+  float* lse;       // 48: the highest score; infinite for rows that see nothing
+  float* lse_rest;  // 48: what the log-sum-exp is above it
   float* delta;     // 48
   float* room;      // for 48 rows as words
 
@@ -77,9 +77,9 @@ struct GradientTile {
     tile = next;
     const int64_t row = a.row_number(batch, head, tile.first);
     for (int64_t r = 0; r < kLanes; ++r) {
-      const bool sees = r < tile.rows && a.lse[row + r] != double{kMinusInfinity};
-      lse[r] = sees ? static_cast<float>(a.lse[row + r]) : -kMinusInfinity;
-      lse_rest[r] = sees ? static_cast<float>(a.lse[row + r] - double{lse[r]}) : 0.0F;
+      const bool sees = r < tile.rows && a.sees_something(row + r);
+      lse[r] = sees ? a.lse[2 * (row + r)] : -kMinusInfinity;
+      lse_rest[r] = sees ? a.lse[2 * (row + r) + 1] : 0.0F;
       delta[r] = sees ? backward->delta[row + r] : 0.0F;
     }
     const T* query = a.query.template at<const T>(batch, head, tile.first);

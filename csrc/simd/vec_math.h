@@ -17,7 +17,7 @@ struct Factor {
     const auto rounded = static_cast<float>(factor);
     high = Vec::set(rounded);
     low = Vec::set(static_cast<float>(factor - double{rounded}));
-    least = Vec::set(-127.0F / rounded);
+    least = Vec::set(rounded < 0x1p-120F ? -0x1p127F : -127.0F / rounded);
   }
 };
 

@@ -38,7 +38,7 @@ void run_fixed_call(const std::string& name) {
   const Tensor key = tensor(call.kv_heads, call.kv_len);
   const Tensor value = tensor(call.kv_heads, call.kv_len);
   const Tensor output = tensor(call.q_heads, call.q_len);
-  const Tensor lse =  // of doubles
+  const Tensor lse =  // in two parts
       Tensor::packed(Dtype::kFloat32, {1, 1, call.q_heads, 2 * call.q_len}, Side::kEnd);
   BackwardArgs args;
   AttendArgs& a = args.call;
@@ -46,7 +46,7 @@ void run_fixed_call(const std::string& name) {
   a.key = key.view<const void>();
   a.value = value.view<const void>();
   a.output = output.view<void>();
-  a.lse = lse.data<double>();
+  a.lse = lse.data<float>();
   a.batches = 1;
   a.q_heads = call.q_heads;
   a.kv_heads = call.kv_heads;

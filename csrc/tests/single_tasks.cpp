@@ -73,7 +73,7 @@ Answers run_tasks(const Problem& problem) {
   const Outputs from_tiles(problem);
   if (a.splits_keys()) {
     args.backward.call.output = from_tiles.output.view<void>();
-    args.backward.call.lse = from_tiles.lse.data<double>();
+    args.backward.call.lse = from_tiles.lse.data<float>();
     run_tiles(args.backward.call, kernel, side);
   }
   const Tensor deltas = room_for(rows, side);

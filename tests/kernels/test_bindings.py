@@ -28,7 +28,7 @@ def attend(lse: torch.Tensor, tiles: object) -> None:
 
 
 def backward(**wrong: torch.Tensor | None) -> None:
-    lse, d_lse = torch.zeros(2, 2, 60, dtype=torch.float64), torch.zeros(2, 2, 60)
+    lse, d_lse = torch.zeros(2, 2, 60, 2), torch.zeros(2, 2, 60)
     given = {"d_output": QUERY, "d_lse": d_lse, "query": QUERY, "key": QUERY, "value": QUERY}
     given |= {"output": QUERY, "lse": lse}
     results = {name: torch.zeros(2, 2, 60, 8) for name in ("d_query", "d_key", "d_value")}
@@ -38,7 +38,7 @@ def backward(**wrong: torch.Tensor | None) -> None:
 
 
 def test_good_tables_are_taken() -> None:
-    attend(torch.zeros(2, 2, 60, dtype=torch.float64), _native.kernels.LiveTiles(**GOOD))
+    attend(torch.zeros(2, 2, 60, 2), _native.kernels.LiveTiles(**GOOD))
 
 
 @pytest.mark.parametrize("name", list(WRONG))
@@ -51,18 +51,18 @@ def test_tiles_past_the_keys_are_refused() -> None:
     entries = torch.tensor([[0, 1, -1], [3, 2, -1]], dtype=torch.int32)
     tiles = _native.kernels.LiveTiles(**(GOOD | {"entries": entries}))
     with pytest.raises(ValueError, match="made for a call of other sizes"):
-        attend(torch.zeros(2, 2, 60, dtype=torch.float64), tiles)
+        attend(torch.zeros(2, 2, 60, 2), tiles)
 
 
 @pytest.mark.parametrize(
     "lse",
     [
-        torch.zeros(1, 2, 60, dtype=torch.float64).expand(2, 2, 60),
-        torch.zeros(2, 2, 120, dtype=torch.float64)[:, :, ::2],
-        torch.zeros(2, 2, 60),
-        torch.zeros(2, 2, 59, dtype=torch.float64),
+        torch.zeros(1, 2, 60, 2).expand(2, 2, 60, 2),
+        torch.zeros(2, 2, 120, 2)[:, :, ::2],
+        torch.zeros(2, 2, 60, 2, dtype=torch.float64),
+        torch.zeros(2, 2, 59, 2),
     ],
-    ids=["expanded", "strided", "float32", "short"],
+    ids=["expanded", "strided", "float64", "short"],
 )
 def test_wrong_results_are_refused(lse: torch.Tensor) -> None:
     with pytest.raises(ValueError, match="lse must be"):
@@ -84,7 +84,7 @@ def test_good_gradients_are_taken() -> None:
         {"d_output": torch.zeros(2, 2, 60, 8, dtype=torch.float64)},
         {"d_lse": torch.zeros(2, 2, 59)},
         {"output": torch.zeros(2, 2, 60, 7)},
-        {"lse": torch.zeros(2, 2, 120, dtype=torch.float64)[:, :, ::2]},
+        {"lse": torch.zeros(2, 2, 120, 2)[:, :, ::2]},
         {"d_query": torch.zeros(2, 2, 60, 8, dtype=torch.bfloat16)},
         {"d_key": torch.zeros(2, 1, 60, 8)},
         {"sinks": torch.zeros(3)},

@@ -47,7 +47,7 @@ def call(place, q_len, kv_len, head_dim, value_dim, dtype, pattern, kind):
     value = place(torch.randn(2, 2, kv_len, value_dim).to(dtype))
     d_output = place(torch.randn(2, 4, q_len, value_dim).to(dtype))
     d_lse = place(torch.randn(2, 4, q_len))
-    lse = place(torch.full((2, 4, q_len), math.nan, dtype=torch.float64))
+    lse = place(torch.full((2, 4, q_len, 2), math.nan))
     output = place(d_output * math.nan)
     d_query = place(torch.full(query.shape, math.nan))
     d_key, d_value = place(key * math.nan), place(value * math.nan)

@@ -15,6 +15,7 @@ from headwise.cache.slots import Slots
 from headwise.cache.storage import Storage
 from headwise.errors import CacheError
 from headwise.ops import attend
+from headwise.ops.softmax.settle_bias import Bias
 from headwise.patterns import Causal, Pattern
 
 _CAUSAL = Causal()
@@ -68,7 +69,7 @@ class KVCache:
         pattern: Pattern | None = _CAUSAL,
         *,
         layer: int = 0,
-        bias: Tensor | None = None,
+        bias: Bias | None = None,
         scale: float | None = None,
         softcap: float | None = None,
         sinks: Sinks | None = None,

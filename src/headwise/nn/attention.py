@@ -13,6 +13,7 @@ from headwise._dims import Hidden, Key, Memory, Query, Split, Value
 from headwise.cache import KVCache
 from headwise.errors import CacheError, PatternError, ShapeError
 from headwise.ops import attend
+from headwise.ops.softmax.settle_bias import Bias
 from headwise.patterns import Dense, KeyMask, Pattern
 from headwise.patterns.lowering import pattern_name
 
@@ -128,7 +129,7 @@ class MultiHeadAttention(nn.Module):
         *,
         kv_mask: Tensor | None = None,
         pattern: Pattern | None = None,
-        bias: Tensor | None = None,
+        bias: Bias | None = None,
         q_offset: int | Tensor | None = None,
         cache: KVCache | None = None,
         layer: int | None = None,

@@ -7,6 +7,7 @@ from torch.compiler import is_compiling
 
 from headwise import _native
 from headwise._dims import Key, Output, Query, Sinks, Value, Weights
+from headwise._forks import alone_after_fork
 from headwise.errors import BackendRefused
 from headwise.ops.softmax import native, reference, refusals, sdpa
 from headwise.ops.softmax.call import Attended, Call, Computed
@@ -210,6 +211,7 @@ def explain(
     return plan(call, chosen, reasons)
 
 
+@alone_after_fork
 def _run(caller: str, call: Call, backend: str) -> Computed:
     _known(caller, backend)
     if backend == "auto":

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.autograd import Function
 from typing_extensions import override
 
+from headwise._forks import alone_after_fork
 from headwise.ops.softmax import launch, mapped, operators
 from headwise.ops.softmax.gradients import of_inputs, refuse_batched, refuse_second
 from headwise.ops.softmax.launch import Added, Given
@@ -91,6 +92,7 @@ class Gradients(Function):
         return mapped.gradients(Gradients.apply, info.batch_size, in_dims, args)
 
 
+@alone_after_fork
 def _derived(ctx: Any, d_output: Tensor | None, d_lse: Tensor | None) -> tuple[Any, ...]:  # noqa: ANN401
     """Return the gradients of all inputs of ``Attend``."""
     saved = ctx.saved_tensors

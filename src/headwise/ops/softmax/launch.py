@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from headwise import _native
-from headwise._forks import alone_after_fork
 from headwise.errors import BackendRefused
 from headwise.patterns.base import Pattern
 from headwise.patterns.grid import Grid
@@ -56,7 +55,6 @@ class Given(NamedTuple):
     lse: Tensor
 
 
-@alone_after_fork
 def forward(
     query: Tensor,
     key: Tensor,
@@ -76,7 +74,6 @@ def forward(
     return output, lse
 
 
-@alone_after_fork
 def backward(
     d_output: Tensor,
     d_lse: Tensor | None,
@@ -99,7 +96,6 @@ def backward(
     return d_query.to(query.dtype), d_key, d_value, d_sinks
 
 
-@alone_after_fork
 def bias_backward(
     d_output: Tensor,
     d_lse: Tensor | None,
@@ -131,8 +127,8 @@ def like(heads: Tensor, dim: int) -> Tensor:
 
 
 def lse_like(query: Tensor) -> Tensor:
-    """Allocate the log-sum-exp of every row, in float64 for the backward's sake."""
-    return query.new_empty(query.shape[:3], dtype=torch.float64)
+    """Allocate the log-sum-exp of every row in two parts: the highest score, and the rest."""
+    return query.new_empty((*query.shape[:3], 2), dtype=torch.float32)
 
 
 def sinks_like(query: Tensor, sinks: Tensor | None) -> Tensor:
@@ -148,7 +144,7 @@ def added_like(added: Added) -> Tensor:
 
 
 def _upstream(d_output: Tensor, d_lse: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    return _dense_rows(d_output), None if d_lse is None else _plain(d_lse).float().contiguous()
+    return _dense_rows(d_output), None if d_lse is None else _plain(d_lse)[..., 0].contiguous()
 
 
 def _in_memory(given: Given) -> tuple[Tensor, ...]:

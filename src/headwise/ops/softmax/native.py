@@ -33,25 +33,30 @@ def run(call: Call) -> Computed:
         call.dropout_p,
     )
     if is_transformed():
-        return _transformed(query, key, value, added, rules)
+        return _joined(call, *_transformed(query, key, value, added, rules))
+    found: tuple[Tensor, Tensor | None]
     if is_watched(query, key, value, *added):
-        return _rounded(*operators.attend(query, key, value, added, rules))
-    if call.wants_gradient:
+        found = operators.attend(query, key, value, added, rules)
+    elif call.wants_gradient:
         found = AttendPlainly.apply(query, key, value, *added, rules)  # type: ignore[no-untyped-call]
-        return _rounded(*found)
-    return _rounded(*launch.forward(query, key, value, added, rules, want_lse=call.want_lse))
+    else:
+        found = launch.forward(query, key, value, added, rules, want_lse=call.want_lse)
+    return _joined(call, *found)
 
 
-def _rounded(output: Tensor, lse: Tensor | None) -> Computed:
-    """Return the log-sum-exp in float32; only the backward needs it in float64."""
-    return Computed(output, None if lse is None else lse.float())
+def _joined(call: Call, output: Tensor, lse: Tensor | None) -> Computed:
+    """Return the log-sum-exp in one part, where it is wanted; the backward needs two."""
+    return Computed(output, lse.sum(-1) if call.want_lse and lse is not None else None)
 
 
-def _transformed(query: Tensor, key: Tensor, value: Tensor, added: Added, rules: Rules) -> Computed:
+def _transformed(
+    query: Tensor, key: Tensor, value: Tensor, added: Added, rules: Rules
+) -> tuple[Tensor, Tensor]:
     """Run under a transform, which must see the tensors of the pattern, too."""
     tensors: list[Tensor] = []
     if isinstance(rules.pattern, Pattern):
         text, numbers, tensors = spell(rules.pattern)
         rules = rules._replace(pattern=text, numbers=numbers)
+    found: tuple[Tensor, Tensor]
     found = Attend.apply(query, key, value, *added, rules, *tensors)  # type: ignore[no-untyped-call]
-    return _rounded(*found)
+    return found

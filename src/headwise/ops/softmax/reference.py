@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
+from headwise._forks import alone_after_fork
 from headwise.ops.softmax import dropout
 from headwise.ops.softmax.call import Call, Computed, Distances
 
@@ -27,6 +28,7 @@ def run(call: Call) -> Computed:
     return Computed(output.to(call.query.dtype), lse)
 
 
+@alone_after_fork
 def weights(call: Call, rows: Sequence[int] | None, heads: Sequence[int] | None) -> Tensor:
     """Return the softmax weights of the chosen queries and heads, in float32 or wider."""
     work = torch.promote_types(call.query.dtype, torch.float32)

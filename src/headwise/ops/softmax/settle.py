@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from headwise._checks import refuse_dtypes, refuse_shapes
+from headwise._forks import alone_after_fork
 from headwise.errors import DtypeError, PatternError
 from headwise.ops.softmax.call import Call
 from headwise.ops.softmax.settle_bias import NO_BIAS, Bias, settle_bias
@@ -28,6 +29,7 @@ class Extras(NamedTuple):
     kv_offset: Offset
 
 
+@alone_after_fork
 def settle(
     caller: str,
     query: Tensor,
@@ -63,7 +65,7 @@ def settle(
     if query.ndim != 4:
         query, key, value = _one_batch(query), _one_batch(key), _one_batch(value)
     _check_numbers(caller, extras)
-    if len(places) not in (1, batch):
+    if len(places) != 1 and len(places) != batch:
         raise PatternError(
             f"{caller}: offsets must be one int, or one per sample, "
             f"got {len(places)} for {batch} samples\n"
@@ -89,11 +91,16 @@ def settle(
 
 def _check_numbers(caller: str, extras: Extras) -> None:
     scale, softcap, dropout_p = extras.scale, extras.softcap, extras.dropout_p
-    if isinstance(scale, Tensor) and scale.requires_grad:
-        raise ValueError(
-            f"{caller}: scale must be a number, got a tensor that wants a gradient\n"
-            "  hint: multiply query by it instead, and pass scale=1.0"
-        )
+    for name, number, hint in (
+        ("scale", scale, "multiply query by it instead, and pass scale=1.0"),
+        ("softcap", softcap, "pass softcap.item(); it is not learned"),
+        ("dropout_p", dropout_p, "pass dropout_p.item(); it is not learned"),
+    ):
+        if isinstance(number, Tensor) and number.requires_grad:
+            raise ValueError(
+                f"{caller}: {name} must be a number, got a tensor that wants a gradient\n"
+                f"  hint: {hint}"
+            )
     if scale is not None and not isfinite(scale):
         raise ValueError(
             f"{caller}: scale must be a finite number, got {scale}\n"
@@ -219,6 +226,20 @@ def _settle_pattern(caller: str, pattern: Pattern | None, query: Tensor) -> Patt
 
 
 def _check_sinks(caller: str, sinks: Tensor, query: Tensor) -> None:
+    if not isinstance(sinks, Tensor) or not sinks.is_floating_point():
+        got = sinks.dtype if isinstance(sinks, Tensor) else type(sinks).__name__
+        raise DtypeError(
+            f"{caller}: sinks must be a floating-point tensor, got {got}\n"
+            "  hint: give one number per query head, (q_heads,)"
+        )
+    if sinks.device != query.device:
+        raise refuse_dtypes(
+            caller,
+            "sinks must be on the device of query",
+            "move them with .to(device)",
+            query=query,
+            sinks=sinks,
+        )
     if sinks.shape != (query.shape[-3],):
         raise refuse_shapes(
             caller,

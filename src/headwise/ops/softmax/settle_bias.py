@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from headwise._checks import refuse_dtypes, refuse_shapes
-from headwise._forks import alone_after_fork
 from headwise.ops.softmax.call import Distances
 from headwise.patterns.grid import Grid
 from headwise.positions import Alibi, RelativeBias
@@ -31,7 +30,6 @@ class SettledBias(NamedTuple):
 NO_BIAS = SettledBias()
 
 
-@alone_after_fork
 def settle_bias(
     caller: str, bias: Bias, query: Tensor, key: Tensor, places: tuple[Grid, ...]
 ) -> SettledBias:
