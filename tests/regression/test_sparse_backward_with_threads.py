@@ -10,12 +10,12 @@ import headwise as hw
 
 def _seconds(threads: int, length: int) -> float:
     torch.set_num_threads(threads)
-    given = [torch.randn(1, 1, length, 32, requires_grad=True) for _ in range(3)]
-    output = hw.attend(*given, hw.Causal() & hw.Window(63, 0), backend="native")
+    query, key, value = (torch.randn(1, 1, length, 32, requires_grad=True) for _ in range(3))
+    output = hw.attend(query, key, value, hw.Causal() & hw.Window(63, 0), backend="native")
     gradient, best = torch.ones_like(output), float("inf")
     for _ in range(3):
         started = time.perf_counter()
-        torch.autograd.grad(output, given, gradient, retain_graph=True)
+        torch.autograd.grad(output, (query, key, value), gradient, retain_graph=True)
         best = min(best, time.perf_counter() - started)
     return best
 
