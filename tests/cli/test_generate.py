@@ -119,4 +119,4 @@ def test_stats_name_the_backend_that_ran(tmp_path: Path) -> None:
     config = transformers.Gemma2Config(**LLAMA, sliding_window=8, attn_logit_softcapping=2.0)
     folder = save(transformers.Gemma2ForCausalLM(config), tmp_path)
     stats = as_json(str(folder), PROMPT, "--max-new-tokens", "3")["stats"]
-    assert (stats["prefill_backend"], stats["decode_backend"]) == ("reference", "reference")
+    assert (stats["prefill_backend"], stats["decode_backend"]) == ("native", "native")
