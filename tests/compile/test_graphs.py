@@ -19,8 +19,8 @@ Program = Callable[..., Tensor]
 # torch's own modules warn when the first graph is built.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 
-# Where setuptools is not installed, inductor imports a module that Python has given up.
-OLD_TOOLS = pytest.mark.filterwarnings("ignore:The distutils package:DeprecationWarning")
+# Inductor imports a module that Python has given up, with warnings that depend on setuptools.
+OLD_TOOLS = pytest.mark.filterwarnings("ignore:.*[Dd]istutils")
 
 
 @pytest.fixture(autouse=True)
