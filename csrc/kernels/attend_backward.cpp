@@ -111,14 +111,14 @@ struct Backward {
   }
 
   void take_queries(int64_t head, int64_t number, int64_t slot) noexcept {
-    gradient.tile = make_tile_for(head, number);
+    gradient.turn_to(batch, head, number);
     bool loaded = false;
     const int64_t begin = first / kKeyTile;
     TileWalk live(tile(), begin, begin + (count + kKeyTile - 1) / kKeyTile);
     for (; !live.done(); live.step()) {
       const Keys k = live_keys<Numbers>(tile(), live.number(), live.bits());
       if (k.count() == 0) continue;
-      if (!loaded) load_queries(head, number);
+      if (!loaded) load_queries();
       loaded = true;
       take_keys(k);
     }
@@ -127,17 +127,10 @@ struct Backward {
     if (++summed == kSummedTiles) add_to_totals();
   }
 
-  Tile make_tile_for(int64_t head, int64_t number) const noexcept {
-    Tile next = make_tile(call(), batch, head, number);
-    next.query = tile().query;
-    next.scores = tile().scores;
-    next.bias = tile().bias;
-    return next;
-  }
-
-  void load_queries(int64_t head, int64_t number) noexcept {
+  void load_queries() noexcept {
     const AttendArgs& a = call();
-    gradient.load(batch, head, number);
+    const int64_t head = tile().head;
+    gradient.load();
     const T* query = a.query.template at<const T>(batch, head, tile().first);
     const int64_t rows = tile().rows;
     const Rows q = copy_over<Numbers>(query, a.query.row, rows, a.head_dim, query_over);

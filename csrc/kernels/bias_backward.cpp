@@ -42,15 +42,15 @@ struct BiasBackward {
                  Take take) noexcept {
     const AttendArgs& a = call();
     bool loaded = false;
-    const Tile seen = make_tile(a, batch, head, number);
-    for (TileWalk live(seen, begin, end); !live.done(); live.step()) {
-      const Keys k = live_keys<Numbers>(seen, live.number(), live.bits());
+    gradient.turn_to(batch, head, number);
+    for (TileWalk live(tile(), begin, end); !live.done(); live.step()) {
+      const Keys k = live_keys<Numbers>(tile(), live.number(), live.bits());
       if (k.count() == 0) continue;
-      if (!loaded) gradient.load(batch, head, number);
+      if (!loaded) gradient.load();
       loaded = true;
       const int64_t count = smaller(a.kv_len - k.first, kKeyTile);
-      const T* key = a.key.template at<const T>(batch, seen.kv_head, k.first);
-      const T* value = a.value.template at<const T>(batch, seen.kv_head, k.first);
+      const T* key = a.key.template at<const T>(batch, tile().kv_head, k.first);
+      const T* value = a.value.template at<const T>(batch, tile().kv_head, k.first);
       KeyWords words{k.first, words_along<Numbers>(key, a.key.row, count, a.head_dim, key_room),
                      words_along<Numbers>(value, a.value.row, count, a.value_dim, value_room)};
       if (!all_finite(value, a.value.row, count, a.value_dim)) {

@@ -68,13 +68,19 @@ struct GradientTile {
     return next;
   }
 
-  void load(int64_t batch, int64_t head, int64_t number) noexcept {
-    const AttendArgs& a = args();
-    Tile next = make_tile(a, batch, head, number);
+  // Turns to another query tile, in the same arrays; `load` then fills them.
+  void turn_to(int64_t batch, int64_t head, int64_t number) noexcept {
+    Tile next = make_tile(args(), batch, head, number);
     next.query = tile.query;
     next.scores = tile.scores;
     next.bias = tile.bias;
     tile = next;
+  }
+
+  void load() noexcept {
+    const AttendArgs& a = args();
+    const int64_t batch = tile.batch;
+    const int64_t head = tile.head;
     const int64_t row = a.row_number(batch, head, tile.first);
     for (int64_t r = 0; r < kLanes; ++r) {
       const bool sees = r < tile.rows && a.sees_something(row + r);
