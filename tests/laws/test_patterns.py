@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from headwise import patterns as named
 from headwise.patterns import Causal, Pattern, Window
 from headwise.patterns.grid import Grid
+from headwise.patterns.spans import Runs
 from tests.support import rules
 from tests.support.strategies import Setting, patterns, settings_of_calls
 
@@ -87,12 +88,14 @@ def test_reach_never_calls_a_pair_empty_or_full_wrongly(data: st.DataObject) -> 
         plain = pattern.sample(sample, 0).placed(grid)
         first = data.draw(st.integers(0, setting.q_len - 1))
         last = data.draw(st.integers(first, setting.q_len - 1))
-        reach = plain.reach(query + first, query + last)
+        ends = torch.tensor([[query + first], [query + last]])
+        reach = plain.reach(Runs(ends[0], ends[1], key, key + setting.kv_len))
         rows = mask[sample, 0, first : last + 1]
         for column in range(setting.kv_len):
             place = key + column
-            maybe = any(low <= place < high for low, high in reach.maybe)
-            sure = any(low <= place < high for low, high in reach.sure)
+            maybe, sure = (
+                bool(((found.low <= place) & (place < found.high)).any()) for found in reach
+            )
             assert maybe or not rows[:, column].any(), f"{plain} hides key {place}"
             assert not sure or rows[:, column].all(), f"{plain} promises key {place}"
 

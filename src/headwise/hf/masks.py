@@ -41,7 +41,8 @@ from headwise.patterns import (
     Pattern,
     Window,
 )
-from headwise.patterns.intervals import covers
+from headwise.patterns.grid import Grid
+from headwise.patterns.lowering import sees_all
 
 MaskFunction = Callable[..., Any]
 
@@ -124,9 +125,8 @@ def needed(pattern: Pattern, asked: Asked) -> Pattern:
         return (first & second).simplified()
     if not pattern.shift_invariant or not asked.q_len:
         return pattern
-    sure = pattern.reach(asked.q_offset, asked.q_offset + asked.q_len - 1).sure
-    all_seen = covers(sure, asked.kv_offset, asked.kv_offset + asked.kv_len)
-    return Full() if all_seen else pattern
+    grid = Grid(asked.q_len, asked.kv_len, asked.q_offset, asked.kv_offset)
+    return Full() if sees_all(pattern, grid) else pattern
 
 
 def pattern_of(function: MaskFunction, asked: Asked, packed: Tensor | None = None) -> Pattern:

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -11,17 +11,7 @@ from headwise._dims import Allowed, Positions
 from headwise.errors import PatternError
 from headwise.patterns.grid import Grid, Offset, grids
 from headwise.patterns.intervals import Intervals
-
-
-class Reach(NamedTuple):
-    """What a run of neighbouring queries can see, as ranges of key positions.
-
-    ``maybe`` holds every key that at least one of the queries may see, and may hold more.
-    ``sure`` holds only keys that all of the queries may see, and may hold fewer.
-    """
-
-    maybe: Intervals
-    sure: Intervals
+from headwise.patterns.spans import EVERYTHING, NOTHING, Reach, Runs
 
 
 class Pattern(ABC):
@@ -31,6 +21,9 @@ class Pattern(ABC):
     decoding. ``True`` always means "may attend". Patterns are frozen values: they compare by what
     they mean to hold, can be dictionary keys, join with ``&``, ``|`` and ``~``, and their ``repr``
     builds them again.
+
+    A leaf must say ``_allows``, which defines it. ``reach``, ``row`` and ``kinds`` make it fast:
+    what they answer by default is right and slow.
 
     A pattern that differs by sample or by head says so through ``batch_size`` and ``num_heads``;
     ``sample`` then gives the plain pattern of one of them.
@@ -51,6 +44,9 @@ class Pattern(ABC):
         """Memory held by tensors inside the pattern, in bytes."""
         return 0
 
+    # For every field that may hold a tensor: the dimensions of one that holds for all samples.
+    _alike: ClassVar[tuple[int, ...]] = ()
+
     @property
     def shift_invariant(self) -> bool:
         """Whether the rule depends on the distance between two positions only."""
@@ -60,9 +56,28 @@ class Pattern(ABC):
     def _allows(self, q_pos: Positions, kv_pos: Positions) -> Allowed:
         """Answer ``allows`` for a pattern that is the same in every sample and head."""
 
-    @abstractmethod
-    def reach(self, first: int, last: int) -> Reach:
-        """Say what the queries ``first`` to ``last`` (both included) of one sample can see."""
+    def reach(self, runs: Runs) -> Reach:
+        """Say what runs of neighbouring queries of one sample can see, as ranges of keys."""
+        return Reach(EVERYTHING, NOTHING)
+
+    def row(self, position: int) -> Intervals | None:
+        """Return exactly the keys that one query sees; ``None`` where ranges do not suit.
+
+        Keys outside the call may be among them.
+        """
+        return None
+
+    def kinds(self, query: Tensor, key: Tensor) -> Tensor:
+        """Number the tiles of a call so that tiles with equal numbers allow the same pairs.
+
+        Args:
+            query: Position of the first query of each tile, (tiles,) int64.
+            key: Position of the first key of each tile, likewise.
+
+        Returns:
+            (tiles, any) int64.
+        """
+        return torch.arange(len(query), device="cpu").unsqueeze(1)
 
     def sample(self, batch: int, head: int) -> "Pattern":
         """Return the plain pattern of one sample and query head."""
@@ -171,6 +186,10 @@ class Pattern(ABC):
         if not parts:
             return torch.zeros(count, len(wanted), *shape, dtype=torch.bool, device="cpu")
         return torch.stack(parts).view(count, len(wanted), *shape)
+
+    def to(self, *args: Any, **kwargs: Any) -> "Pattern":  # noqa: ANN401
+        """Return this pattern: it stays on the CPU, and serves calls on every device and dtype."""
+        return self
 
     def __and__(self, other: "Pattern") -> "Pattern":
         from headwise.patterns.combine import Both

@@ -3,11 +3,15 @@
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 from typing_extensions import override
 
 from headwise._dims import Allowed, Positions
-from headwise.patterns.base import Pattern, Reach
-from headwise.patterns.intervals import EVERYTHING, FAR, between
+from headwise.patterns import intervals
+from headwise.patterns.base import Pattern
+from headwise.patterns.intervals import FAR, Intervals
+from headwise.patterns.spans import EVERYTHING, Reach, Runs, between
+from headwise.patterns.tiles import tile_gaps
 
 
 @dataclass(frozen=True)
@@ -24,8 +28,16 @@ class Full(Pattern):
         return torch.ones_like(q_pos, dtype=torch.bool) & torch.ones_like(kv_pos, dtype=torch.bool)
 
     @override
-    def reach(self, first: int, last: int) -> Reach:
+    def reach(self, runs: Runs) -> Reach:
         return Reach(EVERYTHING, EVERYTHING)
+
+    @override
+    def row(self, position: int) -> Intervals | None:
+        return intervals.EVERYTHING
+
+    @override
+    def kinds(self, query: Tensor, key: Tensor) -> Tensor:
+        return query.new_zeros(len(query), 1)
 
 
 @dataclass(frozen=True)
@@ -48,5 +60,13 @@ class Causal(Pattern):
         return kv_pos <= q_pos
 
     @override
-    def reach(self, first: int, last: int) -> Reach:
-        return Reach(between(-FAR, last + 1), between(-FAR, first + 1))
+    def reach(self, runs: Runs) -> Reach:
+        return Reach(between(-FAR, runs.last + 1), between(-FAR, runs.first + 1))
+
+    @override
+    def row(self, position: int) -> Intervals | None:
+        return intervals.between(-FAR, position + 1)
+
+    @override
+    def kinds(self, query: Tensor, key: Tensor) -> Tensor:
+        return tile_gaps(query, key, 0, 0)

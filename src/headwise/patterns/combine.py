@@ -2,14 +2,18 @@
 
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor
 from typing_extensions import override
 
 from headwise._dims import Allowed, Positions
 from headwise.errors import PatternError
-from headwise.patterns.base import Pattern, Reach
+from headwise.patterns import intervals, spans
+from headwise.patterns.base import Pattern
 from headwise.patterns.causal import Full
 from headwise.patterns.grid import Grid
-from headwise.patterns.intervals import complement, intersection, union
+from headwise.patterns.intervals import Intervals
+from headwise.patterns.spans import Reach, Runs
 
 
 def _agreed(a: int | None, b: int | None, what: str) -> int | None:
@@ -53,6 +57,10 @@ class _Pair(Pattern):
         return self.first.shift_invariant and self.second.shift_invariant
 
     @override
+    def kinds(self, query: Tensor, key: Tensor) -> Tensor:
+        return torch.cat([self.first.kinds(query, key), self.second.kinds(query, key)], 1)
+
+    @override
     def sample(self, batch: int, head: int) -> Pattern:
         return type(self)(self.first.sample(batch, head), self.second.sample(batch, head))
 
@@ -69,9 +77,14 @@ class Both(_Pair):
         return self.first._allows(q_pos, kv_pos) & self.second._allows(q_pos, kv_pos)
 
     @override
-    def reach(self, first: int, last: int) -> Reach:
-        a, b = self.first.reach(first, last), self.second.reach(first, last)
-        return Reach(intersection(a.maybe, b.maybe), intersection(a.sure, b.sure))
+    def reach(self, runs: Runs) -> Reach:
+        a, b = self.first.reach(runs), self.second.reach(runs)
+        return Reach(spans.intersection(a.maybe, b.maybe), spans.intersection(a.sure, b.sure))
+
+    @override
+    def row(self, position: int) -> Intervals | None:
+        a, b = self.first.row(position), self.second.row(position)
+        return None if a is None or b is None else intervals.intersection(a, b)
 
     @override
     def simplified(self) -> Pattern:
@@ -92,9 +105,14 @@ class Either(_Pair):
         return self.first._allows(q_pos, kv_pos) | self.second._allows(q_pos, kv_pos)
 
     @override
-    def reach(self, first: int, last: int) -> Reach:
-        a, b = self.first.reach(first, last), self.second.reach(first, last)
-        return Reach(union(a.maybe, b.maybe), union(a.sure, b.sure))
+    def reach(self, runs: Runs) -> Reach:
+        a, b = self.first.reach(runs), self.second.reach(runs)
+        return Reach(spans.union(a.maybe, b.maybe), spans.union(a.sure, b.sure))
+
+    @override
+    def row(self, position: int) -> Intervals | None:
+        a, b = self.first.row(position), self.second.row(position)
+        return None if a is None or b is None else intervals.union(a, b)
 
     @override
     def simplified(self) -> Pattern:
@@ -146,9 +164,18 @@ class Not(Pattern):
         return ~self.inner._allows(q_pos, kv_pos)
 
     @override
-    def reach(self, first: int, last: int) -> Reach:
-        inner = self.inner.reach(first, last)
-        return Reach(complement(inner.sure), complement(inner.maybe))
+    def reach(self, runs: Runs) -> Reach:
+        inner = self.inner.reach(runs)
+        return Reach(spans.complement(inner.sure), spans.complement(inner.maybe))
+
+    @override
+    def row(self, position: int) -> Intervals | None:
+        inner = self.inner.row(position)
+        return None if inner is None else intervals.complement(inner)
+
+    @override
+    def kinds(self, query: Tensor, key: Tensor) -> Tensor:
+        return self.inner.kinds(query, key)
 
     @override
     def simplified(self) -> Pattern:

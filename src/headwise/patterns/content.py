@@ -60,6 +60,10 @@ class Content:
             return f"torch.empty({tuple(self.tensor.shape)}, dtype={self.tensor.dtype})"
         return repr(self.tensor.tolist())
 
+    def on(self, device: torch.device) -> Tensor:
+        """Return the numbers on the device of the positions that they are asked for."""
+        return self.tensor if device.type == "cpu" else self.tensor.to(device)
+
     @property
     def nbytes(self) -> int:
         """Memory held, in bytes."""

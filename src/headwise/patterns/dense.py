@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -11,11 +11,10 @@ from typing_extensions import override
 from headwise._dims import Allowed, Positions
 from headwise._forks import alone_after_fork
 from headwise.errors import PatternError
-from headwise.patterns.base import Pattern, Reach
+from headwise.patterns.base import Pattern
 from headwise.patterns.content import Content, Numbers, as_tensor, is_traced
 from headwise.patterns.grid import Grid
-from headwise.patterns.intervals import joined, runs
-from headwise.patterns.tiles import KEY_TILE
+from headwise.patterns.spans import COARSE, Reach, Runs, Spans, flagged, gathered
 
 
 @alone_after_fork
@@ -53,6 +52,8 @@ class KeyMask(Pattern):
 
     mask: Any
     _first_key: int = field(default=0, init=False, repr=False)
+
+    _alike: ClassVar[tuple[int, ...]] = (1,)
 
     def __post_init__(self) -> None:
         if isinstance(self.mask, Content):
@@ -96,16 +97,17 @@ class KeyMask(Pattern):
 
     @override
     def _allows(self, q_pos: Positions, kv_pos: Positions) -> Allowed:
-        seen: Allowed = self.mask.tensor[kv_pos - (self._first_key)]
+        seen: Allowed = self.mask.on(kv_pos.device)[kv_pos - self._first_key]
         return seen & torch.ones_like(q_pos, dtype=torch.bool)
 
     @override
-    def reach(self, first: int, last: int) -> Reach:
+    def reach(self, runs: Runs) -> Reach:
         return self._reach
 
     @cached_property
     def _reach(self) -> Reach:
-        return _coarse(self.mask.tensor, self.mask.tensor, self._first_key)
+        flags = self.mask.tensor.unsqueeze(0)
+        return _coarse(flags, flags, self._first_key)
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,8 @@ class Dense(Pattern):
 
     mask: Any
     _first: tuple[int, int] = field(default=(0, 0), init=False, repr=False)
+
+    _alike: ClassVar[tuple[int, ...]] = (2,)
 
     def __post_init__(self) -> None:
         if isinstance(self.mask, Content):
@@ -179,26 +183,33 @@ class Dense(Pattern):
     @override
     def _allows(self, q_pos: Positions, kv_pos: Positions) -> Allowed:
         row, column = self._first
-        seen: Allowed = self.mask.tensor[q_pos - row, kv_pos - column]
+        seen: Allowed = self.mask.on(q_pos.device)[q_pos - row, kv_pos - column]
         return seen
 
     @override
-    def reach(self, first: int, last: int) -> Reach:
+    def reach(self, runs: Runs) -> Reach:
         row, column = self._first
-        rows = self.mask.tensor[max(first - row, 0) : last - row + 1]
-        return _coarse(rows.any(0), rows.all(0), column)
+        kept = (runs.every() - row).clamp(0, max(len(self.mask.tensor) - 1, 0))
+        some, every = torch.zeros(
+            2, len(kept), self.mask.tensor.shape[1], dtype=torch.bool, device="cpu"
+        )
+        for number, rows in enumerate(kept):
+            seen = self.mask.tensor[rows]
+            some[number], every[number] = seen.any(0), seen.all(0)
+        return _coarse(some, every, column)
 
 
 def _coarse(some: Tensor, every: Tensor, first: int) -> Reach:
-    """Return the ranges in which flags are set, without small gaps and without small pieces.
+    """Return the ranges in which flags (runs, keys) are set, without small gaps and small pieces.
 
     A mask full of holes would otherwise fall into as many ranges as it has keys.
     """
-    return Reach(
-        tuple((low + first, high + first) for low, high in joined(runs(some.tolist()), KEY_TILE)),
-        tuple(
-            (low + first, high + first)
-            for low, high in runs(every.tolist())
-            if high - low >= KEY_TILE or low == 0 or high == len(every)
-        ),
-    )
+    maybe, sure = flagged(some, COARSE), flagged(every)
+    keys = every.shape[1]
+    small = (sure.high - sure.low < COARSE) & (sure.low > 0) & (sure.high < keys)
+    kept = gathered(sure.low, torch.where(small, sure.low, sure.high))
+    return Reach(_shifted(maybe, first), _shifted(kept, first))
+
+
+def _shifted(found: Spans, by: int) -> Spans:
+    return Spans(found.low + by, found.high + by)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -10,10 +10,11 @@ from typing_extensions import override
 
 from headwise._dims import Allowed, Positions
 from headwise.errors import PatternError
-from headwise.patterns.base import Pattern, Reach
+from headwise.patterns.base import Pattern
 from headwise.patterns.content import Content, Numbers, as_tensor, is_traced
 from headwise.patterns.grid import Grid
-from headwise.patterns.intervals import NOTHING
+from headwise.patterns.intervals import NOTHING, Intervals
+from headwise.patterns.spans import Reach, Runs, between
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class Documents(Pattern):
 
     ids: Any
     kv_ids: Any = None
+
+    _alike: ClassVar[tuple[int, ...]] = (1, 1)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ids", _document_ids("ids", self.ids))
@@ -98,17 +101,49 @@ class Documents(Pattern):
 
     @override
     def _allows(self, q_pos: Positions, kv_pos: Positions) -> Allowed:
-        mine: Tensor = self.ids.tensor[q_pos]
-        theirs: Tensor = self._keys.tensor[kv_pos]
+        mine: Tensor = self.ids.on(q_pos.device)[q_pos]
+        theirs: Tensor = self._keys.on(kv_pos.device)[kv_pos]
         return (mine == theirs) & (mine >= 0)
 
     @override
-    def reach(self, first: int, last: int) -> Reach:
-        wanted = set(self._q_numbers[max(first, 0) : last + 1])
-        real = [number for number in wanted if number >= 0]
-        pieces = [piece for number in real for piece in self._places.get(number, ())]
-        maybe = tuple(sorted(pieces))
-        return Reach(maybe, maybe if len(wanted) == len(real) == 1 else NOTHING)
+    def reach(self, runs: Runs) -> Reach:
+        rows = runs.every()
+        low, high, whole = (edge[rows] for edge in self._edges)
+        numbers = self.ids.tensor[rows]
+        alike = (numbers == numbers[:, :1]).all(1) & whole.all(1)
+        low, high = low.amin(1), high.amax(1)
+        return Reach(between(low, high), between(low, torch.where(alike, high, low)))
+
+    @override
+    def row(self, position: int) -> Intervals | None:
+        number = self._q_numbers[position]
+        return tuple(self._places.get(number, ())) if number >= 0 else NOTHING
+
+    @cached_property
+    def _edges(self) -> tuple[Tensor, Tensor, Tensor]:
+        """For every query: its first key, behind its last one, and whether none between is apart.
+
+        A query without keys has a first one behind all others.
+        """
+        numbers, ids = self._keys.tensor, self.ids.tensor
+        values, places, counts = torch.unique(numbers, return_inverse=True, return_counts=True)
+        stand = torch.arange(len(numbers), device="cpu")
+        low = torch.full_like(values, len(numbers)).scatter_reduce(0, places, stand, "amin")
+        high = torch.zeros_like(values).scatter_reduce(0, places, stand + 1, "amax")
+        known = len(values)
+        found = torch.searchsorted(values, ids).clamp(max=max(known - 1, 0))
+        if not known:
+            return (
+                torch.zeros_like(ids),
+                torch.zeros_like(ids),
+                torch.zeros_like(ids, dtype=torch.bool),
+            )
+        real = (values[found] == ids) & (ids >= 0)
+        return (
+            low[found].masked_fill(~real, len(numbers)),
+            high[found].masked_fill(~real, 0),
+            real & (high - low == counts)[found],
+        )
 
     @cached_property
     def _q_numbers(self) -> list[int]:

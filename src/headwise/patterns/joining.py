@@ -5,10 +5,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from headwise.patterns.spelling import parsed
-
-# Dimensions of a tensor that holds for all samples, by the kind of pattern that it belongs to.
-_ALIKE = {"KeyMask": 1, "Dense": 2, "Documents": 1, "Prefix": 0, "Lengths": 0}
+from headwise.patterns.spelling import kind_named, parsed
 
 
 def joined_pattern(
@@ -24,10 +21,10 @@ def joined_pattern(
         batch: Samples of each call.
     """
     alike = {
-        int(part.id[1:]): _ALIKE[node.func.id]
+        int(part.id[1:]): count
         for node in ast.walk(parsed(text))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-        for part in node.args
+        for part, count in zip(node.args, kind_named(node.func.id)._alike, strict=False)
         if isinstance(part, ast.Name) and part.id[0] == "t"
     }
     return [

@@ -1,7 +1,7 @@
 """Sequences with a special beginning or a cut end: prefixes and lengths."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -9,10 +9,13 @@ from typing_extensions import override
 
 from headwise._dims import Allowed, Positions
 from headwise.errors import PatternError
-from headwise.patterns.base import Pattern, Reach
+from headwise.patterns import intervals
+from headwise.patterns.base import Pattern
 from headwise.patterns.content import Content, is_traced
 from headwise.patterns.counts import Counts, Settled, refuse_kind, whole_numbers
-from headwise.patterns.intervals import FAR, NOTHING, between
+from headwise.patterns.intervals import FAR, Intervals
+from headwise.patterns.spans import Reach, Runs, constant, where
+from headwise.patterns.tiles import KEY_TILE, QUERY_TILE
 
 
 def _counts(name: str, numbers: Counts | Content) -> Settled | Content:
@@ -72,6 +75,8 @@ class Prefix(Pattern):
 
     length: Any
 
+    _alike: ClassVar[tuple[int, ...]] = (0,)
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "length", _counts("Prefix: length", self.length))
 
@@ -90,9 +95,18 @@ class Prefix(Pattern):
         return seen & torch.ones_like(q_pos, dtype=torch.bool)
 
     @override
-    def reach(self, first: int, last: int) -> Reach:
-        seen = between(-FAR, self.length)
+    def reach(self, runs: Runs) -> Reach:
+        seen = constant(intervals.between(-FAR, self.length))
         return Reach(seen, seen)
+
+    @override
+    def row(self, position: int) -> Intervals | None:
+        return intervals.between(-FAR, self.length)
+
+    @override
+    def kinds(self, query: Tensor, key: Tensor) -> Tensor:
+        real: Tensor = (self.length - key).clamp(0, KEY_TILE).unsqueeze(1)
+        return real
 
 
 @dataclass(frozen=True)
@@ -110,6 +124,8 @@ class Lengths(Pattern):
 
     kv_lengths: Any
     q_lengths: Any = None
+
+    _alike: ClassVar[tuple[int, ...]] = (0, 0)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kv_lengths", _counts("Lengths: kv_lengths", self.kv_lengths))
@@ -144,7 +160,22 @@ class Lengths(Pattern):
         return real & seen
 
     @override
-    def reach(self, first: int, last: int) -> Reach:
-        keys = between(-FAR, self.kv_lengths)
-        ends = FAR if self.q_lengths is None else self.q_lengths
-        return Reach(keys if first < ends else NOTHING, keys if last < ends else NOTHING)
+    def reach(self, runs: Runs) -> Reach:
+        keys = constant(intervals.between(-FAR, self.kv_lengths))
+        if self.q_lengths is None:
+            return Reach(keys, keys)
+        return Reach(
+            where(runs.first < self.q_lengths, keys), where(runs.last < self.q_lengths, keys)
+        )
+
+    @override
+    def row(self, position: int) -> Intervals | None:
+        real = self.q_lengths is None or position < self.q_lengths
+        return intervals.between(-FAR, self.kv_lengths) if real else intervals.NOTHING
+
+    @override
+    def kinds(self, query: Tensor, key: Tensor) -> Tensor:
+        keys: Tensor = (self.kv_lengths - key).clamp(0, KEY_TILE)
+        if self.q_lengths is None:
+            return keys.unsqueeze(1)
+        return torch.stack([keys, (self.q_lengths - query).clamp(0, QUERY_TILE)], 1)

@@ -5,7 +5,7 @@ may compare, hash or look at them.
 """
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -15,20 +15,30 @@ from torch import Tensor
 
 from headwise.errors import PatternError
 from headwise.patterns.base import Pattern
+from headwise.patterns.blocks import BlockWindow, GlobalBlocks
 from headwise.patterns.causal import Causal, Full
+from headwise.patterns.chosen_tiles import Tiles
 from headwise.patterns.combine import Both, Either, Not
 from headwise.patterns.content import Content
 from headwise.patterns.dense import Dense, KeyMask
 from headwise.patterns.documents import Documents
+from headwise.patterns.global_tokens import GlobalTokens
+from headwise.patterns.per_head import PerHead
+from headwise.patterns.random_blocks import RandomBlocks
 from headwise.patterns.segments import Lengths, Prefix
+from headwise.patterns.strided import Fixed, Strided
 from headwise.patterns.window import Window
 
-_LEAVES = (Full, Causal, Window, Prefix, Lengths, KeyMask, Dense, Documents)
-_JOINING = (Both, Either, Not)
+_LEAVES = (
+    *(Full, Causal, Window, Strided, Fixed, GlobalTokens),
+    *(BlockWindow, GlobalBlocks, RandomBlocks, Tiles),
+    *(Prefix, Lengths, KeyMask, Dense, Documents),
+)
+_JOINING = (Both, Either, Not, PerHead)
 _PARTS: dict[type[Pattern], tuple[str, ...]] = {
     kind: tuple(part.name for part in fields(kind) if part.init) for kind in (*_LEAVES, *_JOINING)
 }
-_NAMED: dict[str, Callable[..., Pattern]] = {kind.__name__: kind for kind in _PARTS}
+_NAMED: dict[str, type[Pattern]] = {kind.__name__: kind for kind in _PARTS}
 
 
 class Spelling(NamedTuple):
@@ -60,9 +70,10 @@ def unknown_kind(pattern: Pattern) -> str | None:
     if kind not in _PARTS:
         return kind.__name__
     for name in _PARTS[kind]:
-        part = getattr(pattern, name)
-        if isinstance(part, Pattern) and (found := unknown_kind(part)) is not None:
-            return found
+        held = getattr(pattern, name)
+        for part in held if isinstance(held, tuple) else (held,):
+            if isinstance(part, Pattern) and (found := unknown_kind(part)) is not None:
+                return found
     return None
 
 
@@ -95,6 +106,8 @@ def _written(part: object, numbers: list[int], tensors: list[Tensor]) -> str:
             )
         inner = [_written(getattr(part, name), numbers, tensors) for name in _PARTS[kind]]
         return f"{kind.__name__}({', '.join(inner)})"
+    if isinstance(part, tuple) and part and isinstance(part[0], Pattern):
+        return ", ".join(_written(each, numbers, tensors) for each in part)
     if isinstance(part, Content):
         tensors.append(part.tensor)
     elif isinstance(part, tuple):
@@ -104,6 +117,11 @@ def _written(part: object, numbers: list[int], tensors: list[Tensor]) -> str:
         numbers.append(part)  # type: ignore[arg-type]
         return f"n{len(numbers) - 1}"
     return f"t{len(tensors) - 1}"
+
+
+def kind_named(name: str) -> type[Pattern]:
+    """Return the kind of pattern that a spelling calls ``name``."""
+    return _NAMED[name]
 
 
 @lru_cache(maxsize=256)
@@ -120,8 +138,10 @@ def _built(node: ast.expr, numbers: Sequence[int], tensors: Sequence[Tensor]) ->
             return (numbers if name[0] == "n" else tensors)[int(name[1:])]
         case ast.Call(func=ast.Name(id=name), args=parts, keywords=[]):
             kind, found = _NAMED[name], [_built(part, numbers, tensors) for part in parts]
-            if kind not in _JOINING or all(isinstance(part, Pattern) for part in found):
+            if kind not in _JOINING:
                 return kind(*found)
+            if all(isinstance(part, Pattern) for part in found):
+                return PerHead(found) if kind is PerHead else kind(*found)
     raise TypeError
 
 

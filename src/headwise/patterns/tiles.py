@@ -42,7 +42,7 @@ class TileLayout:
         keys = ((first + count) * KEY_TILE).clamp(max=self.kv_len) - first * KEY_TILE
         tile = self._owners() % (self.starts.shape[1] - 1)
         rows = (self.q_len - tile * QUERY_TILE).clamp(max=QUERY_TILE)
-        held = _ones(self.bitmaps)
+        held = torch.nn.functional.pad(ones(self.bitmaps), (0, 1))
         return self._per_sample(torch.where(bitmap < 0, keys * rows, held[bitmap]))
 
     def _owners(self) -> Tensor:
@@ -57,9 +57,19 @@ class TileLayout:
         return sums[self.which.long()]
 
 
-def _ones(bitmaps: Tensor) -> Tensor:
-    """Count the set bits of each bitmap; one more entry, for the entries that have none."""
-    sums = torch.zeros(len(bitmaps) + 1, dtype=torch.int64, device="cpu")
+def ones(bitmaps: Tensor) -> Tensor:
+    """Count the set bits of each bitmap, (bitmaps,) int64."""
+    sums = torch.zeros(len(bitmaps), dtype=torch.int64, device="cpu")
     for bit in range(QUERY_TILE):
-        sums[:-1] += ((bitmaps >> bit) & 1).sum(1)
+        sums += ((bitmaps >> bit) & 1).sum(1)
     return sums
+
+
+def tile_gaps(query: Tensor, key: Tensor, lowest: int, highest: int) -> Tensor:
+    """Return how far the keys of tiles are ahead of their queries, (tiles, 1).
+
+    Tiles count as equally far where no pair has a gap from ``lowest`` to ``highest``, seen from
+    the key: all gaps of the tile lie below, or all above.
+    """
+    below, above = lowest - KEY_TILE, highest + QUERY_TILE
+    return (key - query).clamp(below, above).unsqueeze(1)

@@ -3,13 +3,17 @@
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 from typing_extensions import override
 
 from headwise._checks import is_int
 from headwise._dims import Allowed, Positions
 from headwise.errors import PatternError
-from headwise.patterns.base import Pattern, Reach
-from headwise.patterns.intervals import FAR, between
+from headwise.patterns import intervals
+from headwise.patterns.base import Pattern
+from headwise.patterns.intervals import FAR, Intervals
+from headwise.patterns.spans import NOTHING, Reach, Runs, between, comb
+from headwise.patterns.tiles import tile_gaps
 
 
 @dataclass(frozen=True)
@@ -65,9 +69,32 @@ class Window(Pattern):
         return seen if self.dilation == 1 else seen & (gap % self.dilation == 0)
 
     @override
-    def reach(self, first: int, last: int) -> Reach:
+    def reach(self, runs: Runs) -> Reach:
+        left, right = self._bounds
+        maybe = between(runs.first - left, runs.last + right + 1)
+        if self.dilation == 1:
+            return Reach(maybe, between(runs.last - left, runs.first + right + 1))
+        return Reach(comb(runs, self.dilation, maybe), NOTHING)
+
+    @override
+    def row(self, position: int) -> Intervals | None:
+        left, right = self._bounds
+        whole = intervals.between(position - left, position + right + 1)
+        return whole if self.dilation == 1 else None
+
+    @override
+    def kinds(self, query: Tensor, key: Tensor) -> Tensor:
+        left, right = self._bounds
+        lowest, highest = (-left if left < FAR else right), (right if right < FAR else -left)
+        if lowest > FAR // 2:
+            lowest = highest = 0
+        gaps = tile_gaps(query, key, lowest, highest)
+        if self.dilation == 1:
+            return gaps
+        return torch.cat([gaps, ((key - query) % self.dilation).unsqueeze(1)], 1)
+
+    @property
+    def _bounds(self) -> tuple[int, int]:
+        """Return the largest distances back and ahead, in positions."""
         left = FAR if self.left is None else self.left * self.dilation
-        right = FAR if self.right is None else self.right * self.dilation
-        maybe = between(first - left, last + right + 1)
-        sure = between(last - left, first + right + 1) if self.dilation == 1 else ()
-        return Reach(maybe, sure)
+        return left, FAR if self.right is None else self.right * self.dilation

@@ -60,9 +60,6 @@ def test_native_says_what_it_cannot_follow() -> None:
         def _allows(self, q_pos: torch.Tensor, kv_pos: torch.Tensor) -> torch.Tensor:
             return kv_pos <= q_pos
 
-        def reach(self, first: int, last: int) -> hw.patterns.base.Reach:
-            return hw.Causal().reach(first, last)
-
     given_ = inputs()
     with forward_ad.dual_level():
         reasons = hw.explain(*given_).refusals["native"]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import headwise as hw
 from headwise import PatternError
-from headwise.patterns import Pattern, base, combine, spelling
+from headwise.patterns import Pattern, combine, spelling
 from headwise.patterns.joining import joined_pattern
 from headwise.patterns.spelling import read, spell, unknown_kind
 from tests.support.strategies import Setting, patterns, settings_of_calls
@@ -87,9 +87,6 @@ def test_numbers_are_checked_when_they_are_read() -> None:
 class Own(Pattern):
     def _allows(self, q_pos: torch.Tensor, kv_pos: torch.Tensor) -> torch.Tensor:
         return kv_pos <= q_pos
-
-    def reach(self, first: int, last: int) -> base.Reach:
-        return hw.Causal().reach(first, last)
 
 
 def test_kinds_of_others_are_refused() -> None:

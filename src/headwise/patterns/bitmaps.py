@@ -1,0 +1,87 @@
+"""Spells out the tiles in which only some pairs may meet; equal bitmaps are kept once."""
+
+from ctypes import string_at
+
+import torch
+from torch import Tensor
+
+from headwise.patterns.base import Pattern
+from headwise.patterns.grid import Grid
+from headwise.patterns.tiles import KEY_TILE, QUERY_TILE
+
+# Tiles spelled out at a time: few enough that torch's operations on them stay on one thread.
+_CHUNK = 5
+
+EMPTY, FULL = -2, -1
+
+
+class Bitmaps:
+    """The bitmaps of all layouts of a call, numbered in the order in which they came up."""
+
+    def __init__(self) -> None:
+        self._rows: list[Tensor] = []
+        self._numbers: dict[bytes, int] = {}
+
+    def stacked(self) -> Tensor:
+        """Return all bitmaps, (bitmaps, KEY_TILE) int64."""
+        if not self._rows:
+            return torch.zeros(0, KEY_TILE, dtype=torch.int64, device="cpu")
+        return torch.stack(self._rows)
+
+    def number(self, bits: Tensor) -> int:
+        """Return the number of a bitmap, (KEY_TILE,) int64."""
+        key = string_at(bits.data_ptr(), bits.nbytes)
+        if key not in self._numbers:
+            self._numbers[key] = len(self._rows)
+            self._rows.append(bits.clone())
+        return self._numbers[key]
+
+    def of(self, plain: Pattern, grid: Grid, query: Tensor, key: Tensor) -> Tensor:
+        """Spell out tiles.
+
+        Args:
+            plain: A placed pattern.
+            grid: Where queries and keys stand.
+            query: Index of the first query of each tile, (tiles,) int64.
+            key: Index of the first key of each tile, likewise.
+
+        Returns:
+            The number of each tile's bitmap, (tiles,) int64; ``EMPTY`` where no pair is allowed,
+            ``FULL`` where all are.
+        """
+        rows, keys = (
+            (grid.q_len - query).clamp(max=QUERY_TILE),
+            (grid.kv_len - key).clamp(max=KEY_TILE),
+        )
+        alike = plain.kinds(query + grid.q_offset, key + grid.kv_offset)
+        told = torch.cat([alike, rows.unsqueeze(1), keys.unsqueeze(1)], 1)
+        kinds = torch.unique(told, dim=0, return_inverse=True)[1]
+        count = int(kinds.max()) + 1 if len(kinds) else 0
+        chosen = torch.zeros(count, dtype=torch.int64, device="cpu")
+        chosen[kinds] = torch.arange(len(kinds), device="cpu")
+        numbers: list[int] = []
+        for part in torch.split(chosen, _CHUNK):
+            bits, held = _spelled(plain, grid, query[part], key[part])
+            full = (rows[part] * keys[part]).tolist()
+            for row, some, every in zip(bits, held, full, strict=True):
+                plain_kind = EMPTY if not some else FULL if some == every else None
+                numbers.append(self.number(row) if plain_kind is None else plain_kind)
+        return torch.tensor(numbers, dtype=torch.int64, device="cpu")[kinds]
+
+
+def _spelled(
+    plain: Pattern, grid: Grid, first_query: Tensor, first_key: Tensor
+) -> tuple[Tensor, list[int]]:
+    """Return bitmaps (tiles, KEY_TILE) int64, and how many pairs each allows.
+
+    Pairs past the end of the call are forbidden.
+    """
+    query = first_query.view(-1, 1, 1) + torch.arange(QUERY_TILE, device="cpu").view(1, -1, 1)
+    key = first_key.view(-1, 1, 1) + torch.arange(KEY_TILE, device="cpu")
+    allowed = plain._allows(
+        query.clamp(max=grid.q_len - 1) + grid.q_offset,
+        key.clamp(max=grid.kv_len - 1) + grid.kv_offset,
+    )
+    allowed = allowed & (query < grid.q_len) & (key < grid.kv_len)
+    powers = torch.arange(QUERY_TILE, device="cpu").view(1, -1, 1)
+    return (allowed.to(torch.int64) << powers).sum(1), allowed.sum((1, 2)).tolist()
