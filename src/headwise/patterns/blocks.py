@@ -18,12 +18,16 @@ from headwise.patterns.spans import EVERYTHING, Reach, Runs, between, constant, 
 from headwise.patterns.tiles import KEY_TILE, QUERY_TILE, tile_gaps
 
 
-def check_count(kind: str, name: str, count: object, least: int, hint: str) -> None:
-    """Refuse what is no int of at least ``least``."""
+def check_count(
+    kind: str, name: str, count: object, least: int, hint: str, most: int = FAR
+) -> None:
+    """Refuse what is no int from ``least`` to ``most``."""
     if not is_int(count) or count < least:  # type: ignore[operator]
         raise PatternError(
             f"{kind}: {name} must be an int of at least {least}, got {count!r}\n  hint: {hint}"
         )
+    if count > most:  # type: ignore[operator]
+        raise PatternError(f"{kind}: {name} must be at most {most}, got {count}\n  hint: {hint}")
 
 
 @dataclass(frozen=True)
@@ -58,44 +62,41 @@ class BlockWindow(Pattern):
         check_count("BlockWindow", "block", self.block, 1, "64 tokens are usual")
         for name, count in (("left", self.left), ("right", self.right)):
             if count is not None:
-                check_count("BlockWindow", name, count, 0, "None has no bound")
+                check_count("BlockWindow", name, count, 0, "None has no bound", 2**63 - 1)
 
     @override
     def _allows(self, q_pos: Positions, kv_pos: Positions) -> Allowed:
-        gap = kv_pos // self.block - q_pos // self.block
-        seen = torch.ones_like(gap, dtype=torch.bool)
-        if self.left is not None:
-            seen = seen & (gap >= -self.left)
-        return seen if self.right is None else seen & (gap <= self.right)
+        gap, (left, right) = kv_pos // self.block - q_pos // self.block, self._bounds
+        seen: Allowed = (gap >= -left) & (gap <= right)
+        return seen
 
     @override
     def reach(self, runs: Runs) -> Reach:
-        first, last = runs.first // self.block, runs.last // self.block
+        first, last, (left, right) = runs.first // self.block, runs.last // self.block, self._bounds
         return Reach(
-            between(self._from(first), self._to(last)), between(self._from(last), self._to(first))
+            between((first - left) * self.block, (last + right + 1) * self.block),
+            between((last - left) * self.block, (first + right + 1) * self.block),
         )
 
     @override
     def row(self, position: int) -> Intervals | None:
-        block = position // self.block
-        low = -FAR if self.left is None else (block - self.left) * self.block
-        high = FAR if self.right is None else (block + self.right + 1) * self.block
-        return ((low, high),)
+        block, (left, right) = position // self.block, self._bounds
+        return (((block - left) * self.block, (block + right + 1) * self.block),)
 
     @override
     def kinds(self, query: Tensor, key: Tensor) -> Tensor:
-        edges = [] if self.left is None else [-(self.left + 1) * self.block]
-        edges += [] if self.right is None else [(self.right + 1) * self.block]
-        gaps = tile_gaps(query, key, min(edges, default=0), max(edges, default=0))
+        edges = [] if self.left is None else [-self.left - 1, -self.left]
+        edges += [] if self.right is None else [self.right, self.right + 1]
+        lowest, highest = min(edges, default=0) * self.block, max(edges, default=0) * self.block
+        gaps = tile_gaps(query, key, lowest, highest)
         return torch.cat([gaps, (query % self.block).unsqueeze(1)], 1)
 
-    def _from(self, block: Tensor) -> Tensor:
-        """Return the first key that queries of ``block`` see."""
-        return block - FAR if self.left is None else (block - self.left) * self.block
-
-    def _to(self, block: Tensor) -> Tensor:
-        """Return the first key past those that queries of ``block`` see."""
-        return block + FAR if self.right is None else (block + self.right + 1) * self.block
+    @property
+    def _bounds(self) -> tuple[int, int]:
+        """Return how many blocks back and ahead a query sees."""
+        most = FAR // self.block
+        left = most if self.left is None else min(self.left, most)
+        return left, most if self.right is None else min(self.right, most)
 
 
 @dataclass(frozen=True)

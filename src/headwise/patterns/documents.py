@@ -15,6 +15,7 @@ from headwise.patterns.content import Content, Numbers, as_tensor, is_traced
 from headwise.patterns.grid import Grid
 from headwise.patterns.intervals import NOTHING, Intervals
 from headwise.patterns.spans import Reach, Runs, between
+from headwise.patterns.tiles import KEY_TILE, QUERY_TILE
 
 
 @dataclass(frozen=True)
@@ -119,9 +120,20 @@ class Documents(Pattern):
         number = self._q_numbers[position]
         return tuple(self._places.get(number, ())) if number >= 0 else NOTHING
 
+    @override
+    def kinds(self, query: Tensor, key: Tensor) -> Tensor:
+        rows = query.unsqueeze(1) + torch.arange(QUERY_TILE, device="cpu")
+        low, high, whole = (edge[rows.clamp(max=len(edge) - 1)] for edge in self._edges)
+        start = key.unsqueeze(1)
+        seen = (low - start).clamp(0, KEY_TILE) << 8 | (high - start).clamp(0, KEY_TILE)
+        # Three rows, 16 bits each, fit in one number.
+        a, b, c = seen.view(-1, QUERY_TILE // 3, 3).unbind(2)
+        apart = torch.where(whole.all(1), -1, torch.arange(len(query), device="cpu"))
+        return torch.cat([a << 32 | b << 16 | c, apart.unsqueeze(1)], 1)
+
     @cached_property
     def _edges(self) -> tuple[Tensor, Tensor, Tensor]:
-        """For every query: its first key, behind its last one, and whether none between is apart.
+        """For every query: its first key, behind its last one, whether it sees all between them.
 
         A query without keys has a first one behind all others.
         """
@@ -142,7 +154,7 @@ class Documents(Pattern):
         return (
             low[found].masked_fill(~real, len(numbers)),
             high[found].masked_fill(~real, 0),
-            real & (high - low == counts)[found],
+            ~real | (high - low == counts)[found],
         )
 
     @cached_property

@@ -1,5 +1,8 @@
 """Which tiles of a call are live: runs of full tiles, and partial ones with their bitmaps."""
 
+from collections.abc import Sequence
+from functools import reduce
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 import torch
@@ -59,31 +62,36 @@ def of_tiles(plain: Pattern, grid: Grid, reach: Reach, bitmaps: Bitmaps) -> Entr
     return Entries(starts, torch.stack([first, count, bitmap], 1)[order])
 
 
-def of_one_query(row: Intervals, grid: Grid, bitmaps: Bitmaps) -> Entries:
-    """Find the live tiles of a single query from the keys that it sees."""
-    entries: list[tuple[int, int, int]] = []
-    partial: dict[int, list[int]] = {}
-    keys = intervals.between(grid.kv_offset, grid.kv_offset + grid.kv_len)
-    for start, end in intervals.intersection(row, keys):
-        low, high = start - grid.kv_offset, end - grid.kv_offset
-        first, last = (
-            -(-low // KEY_TILE),
-            (-(-high // KEY_TILE) if high == grid.kv_len else high // KEY_TILE),
-        )
-        if first < last:
-            entries.append((first, last - first, FULL))
-        edges = [(low, min(high, first * KEY_TILE))]
-        if last >= first:
-            edges.append((max(low, last * KEY_TILE), high))
-        for left, right in edges:
-            if left < right:
-                tile = left // KEY_TILE
-                bits = partial.setdefault(tile, [0] * KEY_TILE)
-                bits[left - tile * KEY_TILE : right - tile * KEY_TILE] = [1] * (right - left)
-    for tile, bits in partial.items():
-        entries.append((tile, 1, bitmaps.number(torch.tensor(bits, device="cpu"))))
+def of_few_queries(rows: Sequence[Intervals], grid: Grid, bitmaps: Bitmaps) -> Entries:
+    """Find the live tiles of up to one tile of queries from the keys that each of them sees."""
+    keys = intervals.between(0, grid.kv_len)
+    seen = [
+        intervals.intersection([(a - grid.kv_offset, b - grid.kv_offset) for a, b in row], keys)
+        for row in rows
+    ]
+    some, every = reduce(intervals.union, seen), reduce(intervals.intersection, seen)
+    ends = [(low, high + KEY_TILE - 1 if high == grid.kv_len else high) for low, high in every]
+    whole = intervals.normalise((-(-low // KEY_TILE), high // KEY_TILE) for low, high in ends)
+    touched = intervals.normalise((low // KEY_TILE, -(-high // KEY_TILE)) for low, high in some)
+    entries = [(low, high - low, FULL) for low, high in whole]
+    for low, high in intervals.intersection(touched, intervals.complement(whole)):
+        for tile in range(low, high):
+            bits = torch.tensor(_bits(seen, tile * KEY_TILE), dtype=torch.int64, device="cpu")
+            entries.append((tile, 1, bitmaps.number(bits)))
     found = torch.tensor(sorted(entries), dtype=torch.int64, device="cpu").view(-1, 3)
     return Entries(torch.tensor([0, len(entries)], device="cpu"), found)
+
+
+def _bits(seen: Sequence[Intervals], start: int) -> list[int]:
+    """Return the bitmap of the tile of keys at ``start``: for every key the queries that see it."""
+    tile = intervals.between(start, start + KEY_TILE)
+    cut = [intervals.intersection(row, tile) for row in seen]
+    edges = sorted({start, start + KEY_TILE, *chain.from_iterable(chain.from_iterable(cut))})
+    bits: list[int] = []
+    for low, high in pairwise(edges):
+        holds = [intervals.covers(row, low, high) for row in cut]
+        bits += [sum(1 << query for query, held in enumerate(holds) if held)] * (high - low)
+    return bits
 
 
 def _touched(keys: Spans, grid: Grid) -> Spans:

@@ -15,7 +15,7 @@ from headwise.patterns import intervals
 from headwise.patterns.base import Pattern
 from headwise.patterns.content import Content, Numbers, as_tensor, is_traced
 from headwise.patterns.counts import whole_numbers
-from headwise.patterns.intervals import Intervals, normalise
+from headwise.patterns.intervals import FAR, Intervals, normalise
 from headwise.patterns.spans import EVERYTHING, Reach, Runs, constant, union, where
 from headwise.patterns.tiles import KEY_TILE, QUERY_TILE
 
@@ -118,7 +118,7 @@ class GlobalTokens(Pattern):
         found = []
         for corner, size in ((query, QUERY_TILE), (key, KEY_TILE)):
             held = self._count(corner + size, before) - self._count(corner, before)
-            found.append(torch.where(held > 0, corner, -1))
+            found.append(torch.where(held > 0, corner, -FAR))
         return torch.stack(found, 1)
 
     def _count(self, behind: Tensor, before: Tensor) -> Tensor:
@@ -145,7 +145,7 @@ def _chosen(which: Numbers | Content) -> tuple[int, ...] | Content:
         return which
     source = as_tensor(which)
     if source.dtype == torch.bool and source.ndim in (1, 2):
-        return Content(source, torch.bool)
+        return Content(source, torch.bool) if len(source) or source.ndim == 2 else ()
     if source.dtype == torch.bool or source.ndim > 1:
         raise PatternError(
             f"GlobalTokens: which must be positions (tokens,), or booleans (length,) or "

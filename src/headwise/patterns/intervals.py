@@ -34,7 +34,7 @@ def union(a: Intervals, b: Intervals) -> Intervals:
     return normalise((*a, *b))
 
 
-def intersection(a: Intervals, b: Intervals) -> Intervals:
+def intersection(a: Sequence[Interval], b: Intervals) -> Intervals:
     """Return what is in both."""
     found: list[Interval] = []
     i = j = 0
@@ -68,14 +68,3 @@ def runs(flags: Sequence[bool]) -> Intervals:
         i for i, (a, b) in enumerate(zip([False, *flags], [*flags, False], strict=True)) if a != b
     ]
     return tuple(zip(edges[::2], edges[1::2], strict=True))
-
-
-def joined(a: Intervals, gap: int) -> Intervals:
-    """Return ``a`` with all gaps shorter than ``gap`` filled."""
-    found: list[Interval] = []
-    for low, high in a:
-        if found and low - found[-1][1] < gap:
-            found[-1] = (found[-1][0], high)
-        else:
-            found.append((low, high))
-    return tuple(found)

@@ -8,10 +8,14 @@ from headwise.errors import PatternError
 from headwise.patterns import intervals, spans
 from headwise.patterns.base import Pattern
 from headwise.patterns.bitmaps import Bitmaps
-from headwise.patterns.entries import Entries, of_one_query, of_tiles, runs_of
+from headwise.patterns.entries import Entries, of_few_queries, of_tiles, runs_of
 from headwise.patterns.grid import Grid
+from headwise.patterns.intervals import Intervals
 from headwise.patterns.layout_cache import LayoutCache
 from headwise.patterns.tiles import TileLayout
+
+# Up to so many queries, asking each for its keys costs less than asking for tiles.
+_FEW = 16
 
 kept = LayoutCache()
 
@@ -30,7 +34,7 @@ def lower(pattern: Pattern, places: tuple[Grid, ...]) -> TileLayout | None:
     try:
         return kept.get(key)
     except KeyError:
-        layout = _lowered(pattern.simplified(), places)
+        layout = _lowered(pattern, places)
         kept.put(key, layout)
         return layout
 
@@ -48,7 +52,7 @@ def _lowered(pattern: Pattern, places: tuple[Grid, ...]) -> TileLayout | None:
         ]
         for b in range(samples)
     ]
-    plains = [(plain.placed(grid), grid) for plain, grid in numbers]
+    plains = [(plain.placed(grid).simplified(), grid) for plain, grid in numbers]
     if all(sees_all(plain, grid) for plain, grid in plains):
         return None
 
@@ -71,16 +75,29 @@ def sees_all(plain: Pattern, grid: Grid) -> bool:
     if not grid.q_len or not grid.kv_len:
         return True
     low, high = grid.kv_offset, grid.kv_offset + grid.kv_len
-    if grid.q_len == 1 and (row := plain.row(grid.q_offset)) is not None:
-        return intervals.covers(row, low, high)
+    if (rows := _rows(plain, grid)) is not None:
+        return all(intervals.covers(row, low, high) for row in rows)
     whole = grid.q_offset + torch.tensor([[0], [grid.q_len - 1]], device="cpu")
     return spans.covers(plain.reach(spans.Runs(whole[0], whole[1], low, high)).sure, low, high)
 
 
 def _entries(plain: Pattern, grid: Grid, bitmaps: Bitmaps) -> Entries:
-    if grid.q_len == 1 and (row := plain.row(grid.q_offset)) is not None:
-        return of_one_query(row, grid, bitmaps)
+    if (rows := _rows(plain, grid)) is not None:
+        return of_few_queries(rows, grid, bitmaps)
     return of_tiles(plain, grid, plain.reach(runs_of(grid)), bitmaps)
+
+
+def _rows(plain: Pattern, grid: Grid) -> list[Intervals] | None:
+    """Return what each of a few queries sees, where the pattern knows it as ranges."""
+    if grid.q_len > _FEW:
+        return None
+    rows = []
+    for query in range(grid.q_offset, grid.q_offset + grid.q_len):
+        row = plain.row(query)
+        if row is None:
+            return None
+        rows.append(row)
+    return rows
 
 
 def check_sizes(caller: str, pattern: Pattern, batch: int, heads: int) -> None:

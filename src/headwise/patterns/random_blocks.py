@@ -64,7 +64,7 @@ class RandomBlocks(Pattern):
         kind = "RandomBlocks"
         check_count(kind, "block", self.block, 1, "64 tokens are usual")
         check_count(kind, "count", self.count, 0, "3 is usual")
-        check_count(kind, "seed", self.seed, 0, "another number draws other blocks")
+        check_count(kind, "seed", self.seed, 0, "another number draws other blocks", 2**63 - 1)
         check_count(kind, "global_blocks", self.global_blocks, 0, "1 is usual")
         check_count(kind, "window_blocks", self.window_blocks, 0, "3 is usual")
         if self.window_blocks and self.window_blocks % 2 == 0:
@@ -91,9 +91,9 @@ class RandomBlocks(Pattern):
         if self._end is None:
             return self._until(length_of(None, self.length, q_pos, kv_pos))._allows(q_pos, kv_pos)
         drawn = self._drawn.to(q_pos.device)[self._rows(q_pos)]
-        real = (q_pos >= 0) & (q_pos < self._end)
+        real = (q_pos >= 0) & (q_pos < self._end) & (kv_pos >= 0) & (kv_pos < self._end)
         same = (kv_pos // self.block).unsqueeze(-1) == drawn
-        seen: Allowed = same.any(-1) & real & (kv_pos < self._end)
+        seen: Allowed = same.any(-1) & real
         return seen
 
     @override

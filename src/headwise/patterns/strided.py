@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from headwise._checks import is_int
 from headwise._dims import Allowed, Positions
 from headwise.errors import PatternError
 from headwise.patterns.base import Pattern
+from headwise.patterns.blocks import check_count
 from headwise.patterns.intervals import FAR
 from headwise.patterns.spans import COARSE, Reach, Runs, between, comb, gathered, union
 from headwise.patterns.tiles import tile_gaps
@@ -43,7 +43,7 @@ class Strided(Pattern):
     stride: int
 
     def __post_init__(self) -> None:
-        _check("Strided", "stride", self.stride, "1 lets every query see every key")
+        check_count("Strided", "stride", self.stride, 1, "1 lets every query see every key")
 
     @property
     @override
@@ -99,8 +99,8 @@ class Fixed(Pattern):
     summary: int = 1
 
     def __post_init__(self) -> None:
-        _check("Fixed", "stride", self.stride, "the paper takes 128")
-        _check("Fixed", "summary", self.summary, "the paper takes 8, 16 or 32 of 128")
+        check_count("Fixed", "stride", self.stride, 1, "the paper takes 128")
+        check_count("Fixed", "summary", self.summary, 1, "the paper takes 8, 16 or 32 of 128")
         if self.summary > self.stride:
             raise PatternError(
                 f"Fixed: summary must not exceed stride, got {self.summary} of {self.stride}\n"
@@ -131,11 +131,4 @@ class Fixed(Pattern):
         gaps = tile_gaps(query, key, -self.stride, self.stride)
         return torch.cat(
             [gaps, (query % self.stride).unsqueeze(1), (key % self.stride).unsqueeze(1)], 1
-        )
-
-
-def _check(kind: str, name: str, count: int, hint: str) -> None:
-    if not is_int(count) or count < 1:
-        raise PatternError(
-            f"{kind}: {name} must be an int of at least 1, got {count!r}\n  hint: {hint}"
         )

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from headwise.patterns.intervals import FAR
+
 QUERY_TILE = 48
 KEY_TILE = 128
 
@@ -71,5 +73,5 @@ def tile_gaps(query: Tensor, key: Tensor, lowest: int, highest: int) -> Tensor:
     Tiles count as equally far where no pair has a gap from ``lowest`` to ``highest``, seen from
     the key: all gaps of the tile lie below, or all above.
     """
-    below, above = lowest - KEY_TILE, highest + QUERY_TILE
+    below, above = max(lowest, -FAR) - KEY_TILE, min(highest, FAR) + QUERY_TILE
     return (key - query).clamp(below, above).unsqueeze(1)

@@ -60,12 +60,12 @@ class Window(Pattern):
 
     @override
     def _allows(self, q_pos: Positions, kv_pos: Positions) -> Allowed:
-        gap = kv_pos - q_pos
+        gap, (left, right) = kv_pos - q_pos, self._bounds
         seen = torch.ones_like(gap, dtype=torch.bool)
         if self.left is not None:
-            seen &= gap >= -self.left * self.dilation
+            seen &= gap >= -left
         if self.right is not None:
-            seen &= gap <= self.right * self.dilation
+            seen &= gap <= right
         return seen if self.dilation == 1 else seen & (gap % self.dilation == 0)
 
     @override
@@ -96,5 +96,5 @@ class Window(Pattern):
     @property
     def _bounds(self) -> tuple[int, int]:
         """Return the largest distances back and ahead, in positions."""
-        left = FAR if self.left is None else self.left * self.dilation
-        return left, FAR if self.right is None else self.right * self.dilation
+        left = FAR if self.left is None else min(self.left * self.dilation, FAR)
+        return left, FAR if self.right is None else min(self.right * self.dilation, FAR)
