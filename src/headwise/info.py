@@ -102,10 +102,12 @@ def _verdict(calls: dict[str, tuple[str, ...]]) -> list[str]:
 def _backends() -> dict[str, dict[str, tuple[str, ...]]]:
     """Ask every backend about a small call of each kind that people make."""
     kinds = {
-        "float32": torch.zeros(1, 2, 3, 4),
-        "bfloat16": torch.zeros(1, 2, 3, 4, dtype=torch.bfloat16),
-        "gradients": torch.zeros(1, 2, 3, 4, requires_grad=True),
+        "float32": torch.zeros(1, 2, 3, 16),
+        "bfloat16": torch.zeros(1, 2, 3, 16, dtype=torch.bfloat16),
+        "gradients": torch.zeros(1, 2, 3, 16, requires_grad=True),
     }
+    if torch.cuda.is_available():
+        kinds["CUDA"] = torch.zeros(1, 2, 3, 16, device="cuda")
     found: dict[str, dict[str, tuple[str, ...]]] = {}
     with torch.enable_grad():
         for kind, tensor in kinds.items():

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -12,6 +12,9 @@ from headwise.errors import PatternError
 from headwise.patterns.grid import Grid, Offset, grids
 from headwise.patterns.intervals import Intervals
 from headwise.patterns.spans import EVERYTHING, NOTHING, Reach, Runs
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
 
 
 class Pattern(ABC):
@@ -149,6 +152,63 @@ class Pattern(ABC):
             return plain.placed(grid)._allows(q_pos, kv_pos).expand(shape)
 
         return self._over_samples(spell, shape, len(places), heads)
+
+    def mask_mod(
+        self,
+        q_len: int | None = None,
+        kv_len: int | None = None,
+        q_offset: Offset | None = None,
+        kv_offset: Offset = 0,
+        device: torch.device | str = "cpu",
+    ) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+        """Return the pattern as a mask function for torch's FlexAttention.
+
+        Args:
+            q_len: Number of queries of the call. Patterns that hold a tensor for one call, or count
+                from its end, need both lengths; others can do without both.
+            kv_len: Number of keys.
+            q_offset: As in ``dense``; without lengths ``None`` means ``kv_offset``.
+            kv_offset: As in ``dense``.
+            device: Where the function is to be used.
+
+        Returns:
+            A function of (sample, head, query index, key index), the indices counted from the first
+            query and key of the call; ``True`` = may attend.
+        """
+        from headwise.patterns.to_flex import mask_mod
+
+        return mask_mod(self, (q_len, kv_len), q_offset, kv_offset, device)
+
+    def block_mask(
+        self,
+        q_len: int,
+        kv_len: int,
+        batch: int | None = None,
+        heads: int | None = None,
+        q_offset: Offset | None = None,
+        kv_offset: Offset = 0,
+        device: torch.device | str = "cpu",
+        block_size: int = 128,
+    ) -> "BlockMask":
+        """Return the pattern as a ``BlockMask`` for torch's FlexAttention.
+
+        It equals what torch's ``create_block_mask`` makes of ``mask_mod``, without spelling the
+        pattern out.
+
+        Args:
+            q_len: Number of queries.
+            kv_len: Number of keys.
+            batch: Samples of the call; ``None`` = as many as the pattern tells apart, or 1.
+            heads: Query heads of the call, likewise.
+            q_offset: As in ``dense``.
+            kv_offset: As in ``dense``.
+            device: Where the mask is to be used.
+            block_size: Queries, and keys, of a block.
+        """
+        from headwise.patterns.to_flex import block_mask
+
+        places = grids(q_len, kv_len, q_offset, kv_offset, batch)
+        return block_mask(self, places, (batch, heads), device, block_size)
 
     def draw(self, q_len: int, kv_len: int) -> str:
         """Draw the pattern as text: a line per query, ``■`` where it may attend, ``·`` where not.
