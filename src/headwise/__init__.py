@@ -1,6 +1,7 @@
 """Attention for PyTorch: one call, one layer, one cache."""
 
-from headwise import hf, nn, patterns, positions
+from headwise import hf, inspection, nn, patterns, positions
+from headwise._strict import strict
 from headwise.cache import KVCache
 from headwise.errors import (
     BackendRefused,
@@ -60,7 +61,9 @@ __all__ = [
     "explain",
     "hf",
     "info",
+    "inspection",
     "nn",
     "patterns",
     "positions",
+    "strict",
 ]

@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 README_ZH = ROOT / "README.zh-CN.md"
 GUIDES = tuple(sorted((ROOT / "docs" / "guides").glob("*.md")))
+CONCEPTS = tuple(sorted((ROOT / "docs" / "concepts").glob("*.md")))
 RECORDS = tuple(sorted((ROOT / "docs" / "decisions").glob("*.md")))
 
 _FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import GUIDES, README, ROOT, fenced, name, parsed
+from tests.docs.pages import CONCEPTS, GUIDES, README, ROOT, fenced, name, parsed
 
 PACKAGE = ROOT / "src" / "headwise"
 MODULES = sorted(
@@ -17,7 +17,7 @@ MODULES = sorted(
     for file in PACKAGE.rglob("*.py")
     if file.name != "__main__.py"
 )
-VARIES = ("backend", "threads")
+VARIES = ("backend", "strict", "threads", "takes")
 
 
 def readme_blocks(language: str) -> list[str]:
@@ -25,7 +25,7 @@ def readme_blocks(language: str) -> list[str]:
 
 
 @pytest.mark.usefixtures("plain_calls")
-@pytest.mark.parametrize("page", [README, *GUIDES], ids=name)
+@pytest.mark.parametrize("page", [README, *GUIDES, *CONCEPTS], ids=name)
 def test_page_runs(page: Path) -> None:
     examples = list(parsed(page).examples())
     assert examples, f"{name(page)} holds no Python block"

@@ -1,4 +1,4 @@
-"""The command line: ``headwise info | generate | embed | bench``."""
+"""The command line: ``headwise info | explain | generate | embed | bench``."""
 
 from headwise.cli.app import app, main
 

@@ -11,6 +11,7 @@ import typer
 
 from headwise.cli.bench.command import bench
 from headwise.cli.embed import embed
+from headwise.cli.explain import explain
 from headwise.cli.failures import EXIT_CODES, guarded
 from headwise.cli.generate import generate
 from headwise.cli.info import info
@@ -25,7 +26,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (info, generate, embed, bench):
+for command in (info, explain, generate, embed, bench):
     app.command(epilog=EXIT_CODES)(guarded(command))
 
 

@@ -7,7 +7,17 @@ from headwise.ops.softmax import (
     attend_with_lse,
     attention_weights,
     explain,
+    explain_sizes,
     tally,
 )
 
-__all__ = ["Attended", "Plan", "attend", "attend_with_lse", "attention_weights", "explain", "tally"]
+__all__ = [
+    "Attended",
+    "Plan",
+    "attend",
+    "attend_with_lse",
+    "attention_weights",
+    "explain",
+    "explain_sizes",
+    "tally",
+]

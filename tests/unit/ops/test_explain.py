@@ -13,6 +13,7 @@ from tests.support.paths import ISAS
 from tests.support.shapes import Inputs, Sizes, inputs
 
 WIDE = Sizes(1, 2, 1, 97, 257, 16, 16)
+BACKENDS = ["native", "flex", "sdpa", "reference"]
 
 
 @given(call=calls())
@@ -29,8 +30,8 @@ def test_the_live_fraction_is_that_of_the_mask(call: Call) -> None:
 
 def test_every_backend_is_asked_whatever_is_named() -> None:
     given_ = inputs()
-    for name in ("auto", "native", "sdpa", "reference"):
-        assert list(hw.explain(*given_, backend=name).refusals) == ["native", "sdpa", "reference"]
+    for name in ("auto", *BACKENDS):
+        assert list(hw.explain(*given_, backend=name).refusals) == BACKENDS
     assert hw.explain(*given_, softcap=1.0, backend="sdpa").backend is None
     assert hw.explain(*given_, backend="sdpa").backend == "sdpa"
     assert hw.explain(*given_, backend="reference").backend == "reference"
@@ -105,20 +106,32 @@ def test_empty_sizes_can_be_explained(sizes: Sizes, pattern: hw.patterns.Pattern
 def test_the_text_reads_well() -> None:
     plan = hw.explain(*inputs(WIDE), hw.Causal(), softcap=2.0, backend="reference")
     lines = str(plan).splitlines()
-    assert lines[:5] == [
+    assert lines[:8] == [
         "backend     reference",
+        f"strict      {'on' if plan.strict else 'off'}",
         f"threads     {torch.get_num_threads()}",
-        "live pairs  81.3%, in 14 tiles",
-        "work        0.00259 GFLOP, 0.0906 MB",
+        "live pairs  81.3% of all",
+        "computed    90.4% of all, in 14 tiles of 48 × 128",
+        "forward     2.59 MFLOP, 90.6 kB",
+        "takes       not known: limits are measured for the native kernels only",
         "grows as    time O(q_len · kv_len · head_dim), memory up to O(q_len · kv_len)",
     ]
     assert not [line for line in lines if line.startswith("not native")]
-    assert "not sdpa     : it has no softcap" in lines
+    assert "not sdpa    it has no softcap" in lines
+
+
+def test_the_text_of_a_native_call() -> None:
+    plan = hw.explain(*inputs(WIDE), hw.Causal() & hw.Window(15, 0))
+    rows = dict(plan.rows())
+    assert rows["backend"] == f"native ({_native.isa()})"
+    assert rows["grows as"] == "time O(q_len · 16 · head_dim), memory O(q_len + kv_len)"
+    assert rows["takes"].startswith("about ")
+    assert rows["takes"].endswith("s on this machine, by its measured limits")
 
 
 def test_the_text_of_a_refusing_backend() -> None:
-    text = str(hw.explain(*inputs(), softcap=2.0, backend="sdpa"))
-    assert text.startswith("backend     none: the backend asked for refuses\n")
+    rows = hw.explain(*inputs(), softcap=2.0, backend="sdpa").rows()
+    assert rows[0] == ("backend", "none: the backend asked for refuses")
 
 
 def test_explaining_runs_nothing() -> None:

@@ -5,16 +5,17 @@ from typing import NamedTuple
 
 from torch.compiler import is_compiling
 
-from headwise import _native
+from headwise import _native, _strict
 from headwise._dims import Key, Output, Query, Sinks, Value, Weights
 from headwise._forks import alone_after_fork
 from headwise.errors import BackendRefused
-from headwise.ops.softmax import native, reference, refusals, sdpa
+from headwise.ops.softmax import flex, native, reference, refusals, sdpa
 from headwise.ops.softmax.call import Attended, Call, Computed
 from headwise.ops.softmax.plan import Plan, plan
 from headwise.ops.softmax.selection import Selection, pick
 from headwise.ops.softmax.settle import Extras, settle
 from headwise.ops.softmax.settle_bias import Bias
+from headwise.ops.softmax.slow import fast_backend, is_slow, refuse_slow
 from headwise.ops.softmax.tally import count
 from headwise.patterns.base import Pattern
 from headwise.patterns.grid import Offset
@@ -27,6 +28,7 @@ class _Backend(NamedTuple):
 
 _BACKENDS = {
     "native": _Backend(refusals.native, native.run),
+    "flex": _Backend(refusals.flex, flex.run),
     "sdpa": _Backend(refusals.sdpa, sdpa.run),
     "reference": _Backend(refusals.reference, reference.run),
 }
@@ -75,8 +77,9 @@ def attend(
         q_offset: Absolute position of the first query; an int, or one per sample (batch,).
             ``None`` puts the last query beside the last key: ``kv_offset + kv_len - q_len``.
         kv_offset: Absolute position of the first key; an int, or one per sample (batch,).
-        backend: ``"native"``, ``"sdpa"``, ``"reference"`` run or refuse; ``"auto"`` takes the
-            first that does not refuse. ``explain`` tells which, and why not the others.
+        backend: ``"native"``, ``"flex"`` (torch's FlexAttention, compiled for CUDA; not seen on a
+            GPU yet), ``"sdpa"``, ``"reference"`` run or refuse; ``"auto"`` takes the first that
+            does not refuse. ``explain`` tells which, and why not the others.
 
     Returns:
         (batch…, q_heads, q_len, value_dim) in the dtype of ``query``. A query that may attend
@@ -86,7 +89,8 @@ def attend(
         ShapeError: Sizes or head counts that do not fit; nothing is broadcast but ``bias``.
         DtypeError: Different or unsuitable dtypes or devices.
         PatternError: A pattern that does not fit the call.
-        BackendRefused: A named backend that will not take the call, with every reason.
+        BackendRefused: A named backend that will not take the call, or a slow path in strict mode
+            (``headwise.strict``), with every reason.
 
     Example:
         >>> import torch, headwise as hw
@@ -199,16 +203,26 @@ def explain(
     reported in the plan and not raised.
 
     Returns:
-        A ``Plan``: ``backend``, ``isa``, ``refusals``, ``live_fraction``, ``flops``, ``bytes``,
-        ``complexity``, ``threads``; ``str(plan)`` reads well.
+        A ``Plan``: ``backend``, ``isa``, ``slow``, ``strict``, ``refusals``, ``live_fraction``,
+        ``live_tiles``, ``computed_fraction``, ``flops``, ``bytes``, ``backward_flops``,
+        ``backward_bytes``, ``complexity``, ``threads``, and ``expected_seconds``, for which the
+        machine is measured once; ``str(plan)`` reads well.
     """
     extras = Extras(bias, scale, softcap, sinks, dropout_p, q_offset, kv_offset)
     call = settle("explain", query, key, value, pattern, extras, False)
+    return explained(call, call, backend)
+
+
+def explained(call: Call, witness: Call, backend: str) -> Plan:
+    """Count what ``call`` costs; what backends say of ``witness``, they would say of it, too."""
     _known("explain", backend)
-    reasons = {name: known.refusals(call) for name, known in _BACKENDS.items()}
-    asked = list(_BACKENDS) if backend == "auto" else [backend]
-    chosen = next((name for name in asked if not reasons[name]), None)
-    return plan(call, chosen, reasons)
+    reasons = {name: known.refusals(witness) for name, known in _BACKENDS.items()}
+    strict = _strict.here
+    if backend != "auto":
+        return plan(call, None if reasons[backend] else backend, None, strict, reasons)
+    chosen = next(name for name in _BACKENDS if not reasons[name])
+    slow = chosen if is_slow(witness, chosen) else None
+    return plan(call, None if strict and slow else chosen, slow, strict, reasons)
 
 
 @alone_after_fork
@@ -216,6 +230,9 @@ def _run(caller: str, call: Call, backend: str) -> Computed:
     _known(caller, backend)
     if backend == "auto":
         backend = next(name for name, known in _BACKENDS.items() if not known.refusals(call))
+        if is_slow(call, backend) and _strict.here:
+            fast = fast_backend(call)
+            raise refuse_slow(caller, fast, backend, _BACKENDS[fast].refusals(call))
         if _native.kernels is None and not is_compiling():
             _native.warn_once()
     elif reasons := _BACKENDS[backend].refusals(call):

@@ -1,5 +1,7 @@
 """Per backend, every reason why it will not take a call."""
 
+from importlib.util import find_spec
+
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
@@ -13,6 +15,9 @@ from headwise.patterns.content import PLAIN
 from headwise.patterns.spelling import unknown_kind
 
 _COMPUTED = (torch.float32, torch.bfloat16, torch.float16)
+
+# Numbers per head, the fewest that torch's kernels of FlexAttention take.
+_NARROWEST = 16
 
 
 def reference(call: Call) -> list[str]:
@@ -37,7 +42,7 @@ def sdpa(call: Call) -> list[str]:
         reasons.append("a torch.func transform is active, under which it takes samples one by one")
     if 0 in call.query.shape or 0 in call.value.shape:
         reasons.append("a size is zero")
-    elif call.pattern is not None or call.bias is not None:
+    elif _is_masked(call):
         hidden = _hidden(call)
         if hidden is not None and not is_transformed():
             reasons.append(f"{hidden}, so it cannot be told whether masked NaN would leak")
@@ -45,6 +50,41 @@ def sdpa(call: Call) -> list[str]:
             reasons.append(
                 "scores may be NaN or infinite, which it lets through where they are masked"
             )
+    return reasons
+
+
+def flex(call: Call) -> list[str]:
+    """Return why torch's FlexAttention, compiled for CUDA, will not do."""
+    reasons = []
+    on_cuda = call.query.device.type == "cuda"
+    if not on_cuda:
+        reasons.append(f"it is for CUDA, and the tensors are on {call.query.device}")
+    elif find_spec("triton") is None:
+        reasons.append("torch compiles it through triton, which is not installed")
+    if call.query.dtype not in _COMPUTED:
+        reasons.append(
+            f"it computes float32, bfloat16 and float16, and the tensors are {call.query.dtype}"
+        )
+    if call.sinks is not None:
+        reasons.append("it has no sinks")
+    if call.dropout_p > 0.0:
+        reasons.append("it has no dropout")
+    widths = call.query.shape[3], call.value.shape[3]
+    if min(widths) < _NARROWEST:
+        reasons.append(
+            f"it takes heads of {_NARROWEST} numbers or more, and these have {min(widths)}"
+        )
+    if _bias_wants_gradient(call):
+        reasons.append("it sums the gradient of a bias in an order that changes from run to run")
+    if _forward_mode():
+        reasons.append("it has no forward-mode derivative, and one may be wanted")
+    hidden = _hidden(call)
+    if hidden is not None:
+        reasons.append(f"{hidden}, and it has to read the numbers of the call")
+    if 0 in call.query.shape or 0 in call.value.shape:
+        reasons.append("a size is zero")
+    elif on_cuda and hidden is None and _is_masked(call) and not _stays_finite(call):
+        reasons.append("scores may be NaN or infinite, which it lets through where they are masked")
     return reasons
 
 
@@ -75,6 +115,15 @@ def native(call: Call) -> list[str]:
     if unknown is not None:
         reasons.append(f"a graph cannot carry a pattern of another library, {unknown}")
     return reasons
+
+
+def _is_masked(call: Call) -> bool:
+    return call.pattern is not None or call.bias is not None
+
+
+def _bias_wants_gradient(call: Call) -> bool:
+    numbers = call.bias if call.distances is None else call.distances.table
+    return torch.is_grad_enabled() and numbers is not None and numbers.requires_grad
 
 
 def _strange_tensor(call: Call) -> str | None:
