@@ -31,6 +31,9 @@ def used(length):
         'window': hw.Window(100, 0),
         'mixed': hw.Causal() & (hw.Window(100, 0) | hw.Prefix(130)),
         'documents': hw.Documents(torch.arange(length) // 300) & hw.Causal(),
+        'longformer': hw.patterns.longformer(200, [0, 500]),
+        'bigbird': hw.patterns.bigbird(64),
+        'heads': hw.PerHead([hw.Window(100 << head, 0) for head in range(4)]),
     }[sys.argv[1]]
     hw.attend(*given, pattern, backend='native').sum().backward()
     return status('VmHWM') - before
@@ -69,6 +72,6 @@ def test_three_lengths() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["window", "mixed", "documents"])
+@pytest.mark.parametrize("kind", ["window", "mixed", "documents", "longformer", "bigbird", "heads"])
 def test_from_4k_to_64k(kind: str) -> None:
     assert_on_a_line(kind, *(1024 * n for n in (4, 8, 16, 24, 32, 48, 64)), explained=0.999)

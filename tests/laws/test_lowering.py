@@ -1,16 +1,33 @@
 """Laws of lowering: tiles stand for the same pairs as the pattern they come from."""
 
+from dataclasses import replace
+
+import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwise.patterns import Causal, Dense, Documents, Pattern, Window
-from headwise.patterns.grid import grids
+from headwise.patterns.bitmaps import Bitmaps
+from headwise.patterns.entries import Entries, of_few_queries, of_tiles, runs_of
+from headwise.patterns.grid import Grid, grids
 from headwise.patterns.lowering import lower
+from headwise.patterns.tiles import KEY_TILE, QUERY_TILE, TileLayout
 from tests.support import tiles
-from tests.support.strategies import Setting, patterns, settings_of_calls
+from tests.support.leaves import fits
+from tests.support.settings import Setting
+from tests.support.strategies import (
+    EVERY_KIND,
+    kind_of,
+    patterns,
+    settings_for,
+    settings_of_calls,
+)
 
 LENGTHS = st.sampled_from([1, 5, 47, 48, 49, 97, 127, 128, 129, 257, 300])
+LONG = st.sampled_from([97, 300, 513, 1040])
+on_every_kind = pytest.mark.parametrize("kind", EVERY_KIND)
+few = settings(max_examples=settings().max_examples // 2)
 
 
 def lowered_mask(pattern: Pattern, setting: Setting) -> torch.Tensor:
@@ -24,14 +41,75 @@ def lowered_mask(pattern: Pattern, setting: Setting) -> torch.Tensor:
     return mask.expand(shape)
 
 
-@given(st.data())
-def test_tiles_hold_the_pairs_of_the_pattern(data: st.DataObject) -> None:
-    setting = data.draw(settings_of_calls(LENGTHS))
-    pattern = data.draw(patterns(setting))
+def assert_lowered(pattern: Pattern, setting: Setting) -> None:
     wanted = pattern.dense(setting.q_len, setting.kv_len, **setting.offsets)
     assert torch.equal(
         lowered_mask(pattern, setting), wanted.expand(setting.batch, setting.heads, -1, -1)
     )
+
+
+@on_every_kind
+@given(data=st.data())
+def test_tiles_hold_the_pairs_of_every_kind(kind: str, data: st.DataObject) -> None:
+    setting = data.draw(settings_for(kind, LENGTHS))
+    assert_lowered(data.draw(kind_of(kind, setting)), setting)
+
+
+@given(st.data())
+def test_tiles_hold_the_pairs_of_combinations(data: st.DataObject) -> None:
+    setting = data.draw(settings_of_calls(LENGTHS))
+    assert_lowered(data.draw(patterns(setting)), setting)
+
+
+@on_every_kind
+@given(data=st.data())
+def test_tiles_of_one_kind_allow_the_same_pairs(kind: str, data: st.DataObject) -> None:
+    setting = data.draw(settings_for(kind, LONG))
+    pattern = data.draw(kind_of(kind, setting))
+    query, key = setting.positions(0)
+    grid = Grid(setting.q_len, setting.kv_len, query, key)
+    plain = pattern.sample(0, 0).placed(grid)
+    corners = torch.cartesian_prod(
+        torch.arange(0, grid.q_len, QUERY_TILE), torch.arange(0, grid.kv_len, KEY_TILE)
+    )
+    mask = pattern.sample(0, 0).dense(grid.q_len, grid.kv_len, query, key).view(grid.q_len, -1)
+    numbers = plain.kinds(corners[:, 0] + query, corners[:, 1] + key).tolist()
+    assert len(numbers) == len(corners)
+    found: dict[tuple[int, ...], torch.Tensor] = {}
+    for number, (row, column) in zip(numbers, corners.tolist(), strict=True):
+        tile = mask[row : row + QUERY_TILE, column : column + KEY_TILE]
+        first = found.setdefault((*number, *tile.shape), tile)
+        assert torch.equal(tile, first), f"{plain} at {(row, column)} of {grid}"
+
+
+@on_every_kind
+@few
+@given(data=st.data())
+def test_few_queries_are_lowered_as_many_are(kind: str, data: st.DataObject) -> None:
+    setting = data.draw(settings_for(kind, LENGTHS))
+    setting = replace(setting, q_len=data.draw(st.integers(1, 5) | st.just(QUERY_TILE)))
+    if not fits(kind, setting):
+        return
+    pattern = data.draw(kind_of(kind, setting))
+    query, key = setting.positions(0)
+    grid = Grid(setting.q_len, setting.kv_len, query, key)
+    plain = pattern.sample(0, 0).placed(grid)
+    rows = [plain.row(query + row) for row in range(grid.q_len)]
+    wanted = pattern.sample(0, 0).dense(grid.q_len, grid.kv_len, query, key)
+    bitmaps = Bitmaps()
+    found = [of_tiles(plain, grid, plain.reach(runs_of(grid)), bitmaps)]
+    known = [row for row in rows if row is not None]
+    if len(known) == len(rows):
+        found.append(of_few_queries(known, grid, bitmaps))
+    for entries in found:
+        mask = tiles.spelled(_layout(entries, grid, bitmaps))
+        assert torch.equal(mask[0, 0], wanted.view(wanted.shape[-2:]))
+
+
+def _layout(found: Entries, grid: Grid, bitmaps: Bitmaps) -> TileLayout:
+    which = torch.zeros(1, 1, dtype=torch.int32)
+    starts = found.starts.unsqueeze(0)
+    return TileLayout(grid.q_len, grid.kv_len, which, starts, found.entries, bitmaps.stacked())
 
 
 @given(LENGTHS, LENGTHS, st.integers(0, 300), st.integers(0, 200), st.integers(0, 200))
@@ -40,8 +118,7 @@ def test_tiles_of_windows_at_tile_edges(
 ) -> None:
     setting = Setting(1, 1, q_len, kv_len, offset)
     for pattern in (Window(left, right), Causal() & Window(left, 0), ~Window(left, right)):
-        wanted = pattern.dense(q_len, kv_len, offset)
-        assert torch.equal(lowered_mask(pattern, setting)[0, 0], wanted)
+        assert_lowered(pattern, setting)
 
 
 @given(st.lists(st.integers(1, 90), min_size=1, max_size=8))
@@ -49,7 +126,7 @@ def test_tiles_of_packed_documents(lengths: list[int]) -> None:
     ids = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
     setting = Setting(1, 1, len(ids), len(ids))
     for pattern in (Documents(ids), Documents(ids) & Causal()):
-        assert torch.equal(lowered_mask(pattern, setting)[0, 0], pattern.dense(len(ids), len(ids)))
+        assert_lowered(pattern, setting)
 
 
 def test_live_tiles_follow_the_window_and_not_the_square() -> None:

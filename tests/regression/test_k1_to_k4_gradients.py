@@ -7,8 +7,8 @@ import headwise as hw
 from headwise.patterns import Pattern
 from tests.support.budget import assert_same_bits
 from tests.support.paths import Path, on_all_once, on_exact_once
+from tests.support.settings import Setting
 from tests.support.shapes import Inputs, Sizes
-from tests.support.strategies import Setting
 from tests.support.whole_calls import judged_whole, simple
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)

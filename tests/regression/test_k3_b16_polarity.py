@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import headwise as hw
+from headwise.patterns import Tiles
 from tests.support.paths import Path, on_all, on_layers
 from tests.support.shapes import Inputs
 
@@ -20,7 +21,16 @@ def depends(run: object, x: torch.Tensor) -> torch.Tensor:
 
 
 @on_all
-@pytest.mark.parametrize("pattern", [hw.Causal(), hw.Dense(LOWER), hw.Dense(LOWER.float())])
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *(hw.Causal(), hw.Dense(LOWER), hw.Dense(LOWER.float())),
+        *(Tiles(LOWER, 1), Tiles(LOWER.int(), 1), hw.PerHead([hw.Causal()])),
+        *(hw.Causal() & hw.GlobalTokens([True] * 3), hw.Causal() & hw.KeyMask([True] * 3)),
+        ~hw.Dense(~LOWER),
+    ],
+    ids=repr,
+)
 def test_true_may_attend(path: Path, pattern: hw.patterns.Pattern) -> None:
     query, key, value = torch.randn(3, 1, 1, 3, 4).unbind(0)
     for token in (1, 2):

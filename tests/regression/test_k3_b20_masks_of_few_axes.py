@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import headwise as hw
+from headwise.patterns import Tiles
 from tests.support.judge import judged
 from tests.support.paths import Path, on_all, on_exact_once
 from tests.support.shapes import Sizes, inputs
@@ -30,6 +31,27 @@ def test_bias_of_any_shape(path: Path, shape: tuple[int, ...]) -> None:
 def test_dense_of_any_shape(path: Path, shape: tuple[int, ...]) -> None:
     for mask in variants(torch.rand(shape) < 0.6):
         judged(path, *inputs(SIZES), hw.Dense(mask), visible=mask)
+
+
+@on_all
+@pytest.mark.parametrize("shape", [(3, 2), (1, 1, 3, 2), (2, 1, 3, 2), (1, 3, 3, 2), (2, 3, 3, 2)])
+def test_tiles_of_any_shape(path: Path, shape: tuple[int, ...]) -> None:
+    """Tiles of two queries and three keys; one for all samples or heads, where their axis is 1."""
+    for tiles in variants(torch.rand(shape) < 0.6):
+        visible = tiles.repeat_interleave(2, -2).repeat_interleave(3, -1)[..., :5, :5]
+        for given in (tiles, tiles.int(), tiles.to(torch.uint8)):
+            judged(path, *inputs(SIZES), Tiles(given, (2, 3)), visible=visible)
+
+
+@on_all
+def test_chosen_tokens(path: Path) -> None:
+    for chosen in (*variants(torch.rand(2, 5) < 0.4), *variants(torch.rand(1, 5) < 0.4)):
+        visible = (chosen.unsqueeze(1) | chosen.unsqueeze(2)).unsqueeze(1)
+        judged(path, *inputs(SIZES), hw.GlobalTokens(chosen), visible=visible)
+    for chosen in variants(torch.rand(5) < 0.4):
+        for given in (chosen, chosen.nonzero().flatten(), chosen.nonzero().flatten().tolist()):
+            visible = chosen | chosen.unsqueeze(1)
+            judged(path, *inputs(SIZES), hw.GlobalTokens(given), visible=visible)
 
 
 @on_all

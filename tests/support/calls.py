@@ -9,8 +9,9 @@ from torch import Tensor
 
 from headwise.patterns import Pattern
 from tests.support.oracle import Answer, attention, unlucky
+from tests.support.settings import Setting
 from tests.support.shapes import Inputs, Sizes, inputs
-from tests.support.strategies import Setting, patterns
+from tests.support.strategies import patterns
 
 LAYOUTS = ("plain", "heads inside", "sliced", "padded rows", "expanded", "innermost last")
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from headwise.positions import Alibi, RelativeBias
-from tests.support.strategies import Setting
+from tests.support.settings import Setting
 
 
 def gaps(setting: Setting) -> Tensor:

@@ -37,11 +37,8 @@ def _paint(layout: TileLayout, mask: Tensor, entry: tuple[int, int, int, int]) -
     if bitmap < 0:
         part.fill_(True)
         return
-    bits = layout.bitmaps[bitmap].tolist()
-    for column, held in enumerate(bits):
-        seen = torch.tensor([held >> row & 1 for row in range(QUERY_TILE)], dtype=torch.bool)
-        inside = column < part.shape[1]
-        assert inside or not seen.any(), "a bitmap allows keys past the end"
-        assert not seen[len(part) :].any(), "a bitmap allows queries past the end"
-        if inside:
-            part[:, column] = seen[: len(part)]
+    seen = (layout.bitmaps[bitmap] >> torch.arange(QUERY_TILE).unsqueeze(1) & 1) > 0
+    rows_held, keys_held = part.shape
+    assert not seen[:, keys_held:].any(), "a bitmap allows keys past the end"
+    assert not seen[rows_held:].any(), "a bitmap allows queries past the end"
+    part.copy_(seen[:rows_held, :keys_held])

@@ -19,8 +19,8 @@ from tests.support.oracle import CLOSED, Extras, attention
 from tests.support.paths import Path
 from tests.support.philox import factors
 from tests.support.position_rules import added
+from tests.support.settings import Setting
 from tests.support.shapes import Inputs, Sizes, inputs
-from tests.support.strategies import Setting
 
 LEARNED = ("d_bias", "d_sinks")
 

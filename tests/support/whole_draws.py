@@ -10,8 +10,9 @@ from torch import Tensor
 
 from headwise.positions import Alibi, RelativeBias
 from tests.support.calls import LAYOUTS, laid_out
+from tests.support.settings import Setting
 from tests.support.shapes import Inputs, Sizes, inputs
-from tests.support.strategies import Setting, patterns, position_biases
+from tests.support.strategies import patterns, position_biases
 from tests.support.whole_calls import WholeCall
 
 SCALES = (None, None, None, None, 0.0, -0.5, 1.0)

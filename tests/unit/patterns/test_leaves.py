@@ -11,15 +11,24 @@ import torch
 
 from headwise import patterns as named
 from headwise.patterns import (
+    BlockWindow,
     Causal,
     Dense,
     Documents,
+    Fixed,
     Full,
+    GlobalBlocks,
+    GlobalTokens,
     KeyMask,
     Lengths,
     Pattern,
+    PerHead,
     Prefix,
+    RandomBlocks,
+    Strided,
+    Tiles,
     Window,
+    bigbird,
     sliding_causal,
 )
 
@@ -161,7 +170,15 @@ def test_samples_and_heads_that_differ() -> None:
     assert torch.equal(both.sample(1, 2).dense(4, 5), both.dense(4, 5)[1, 2])
 
 
-@pytest.mark.parametrize("pattern", [Full(), Causal(), Window(2, 2), Lengths([3, 1]), Prefix(2)])
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *(Full(), Causal(), Window(2, 2), Lengths([3, 1]), Prefix(2), Strided(3), Fixed(3)),
+        *(GlobalTokens(0), GlobalTokens([[True], [False]]), BlockWindow(2, 1, None), bigbird(2)),
+        *(GlobalBlocks(2, 1, 1), RandomBlocks(2, 1, 0, length=0), PerHead([Causal(), bigbird(3)])),
+    ],
+    ids=repr,
+)
 @pytest.mark.parametrize(("q_len", "kv_len"), [(0, 4), (4, 0), (0, 0)])
 def test_nothing_to_draw(pattern: Pattern, q_len: int, kv_len: int) -> None:
     assert pattern.dense(q_len, kv_len).shape[-2:] == (q_len, kv_len)
@@ -170,7 +187,10 @@ def test_nothing_to_draw(pattern: Pattern, q_len: int, kv_len: int) -> None:
 
 @pytest.mark.parametrize(
     "pattern",
-    [Lengths([]), KeyMask(torch.ones(0, 4)), Prefix(torch.tensor([], dtype=torch.int64))],
+    [
+        *(Lengths([]), KeyMask(torch.ones(0, 4)), Prefix(torch.tensor([], dtype=torch.int64))),
+        *(GlobalTokens(torch.ones(0, 4) > 0), Tiles(torch.ones(0, 1, 2, 2) > 0, 2)),
+    ],
     ids=repr,
 )
 def test_no_samples(pattern: Pattern) -> None:

@@ -1,5 +1,7 @@
 """Patterns written down and read back."""
 
+import re
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +14,8 @@ from headwise import PatternError
 from headwise.patterns import Pattern, combine, spelling
 from headwise.patterns.joining import joined_pattern
 from headwise.patterns.spelling import read, spell, unknown_kind
-from tests.support.strategies import Setting, patterns, settings_of_calls
+from tests.support.settings import Setting
+from tests.support.strategies import patterns, settings_of_calls
 
 MASK = torch.tensor([True, False, True])
 
@@ -99,6 +102,14 @@ def test_kinds_of_others_are_refused() -> None:
     )
 
 
+def fixed_slots(text: str, tensors: Sequence[torch.Tensor]) -> set[int]:
+    """Return which tensors are the same for all samples: positions, sides and shapes of tiles."""
+    sides = re.findall(r"Tiles\(t\d+, t(\d+), (?:t(\d+))?", text)
+    tokens = [int(slot) for slot in re.findall(r"GlobalTokens\(t(\d+)\)", text)]
+    positions = {slot for slot in tokens if tensors[slot].dtype == torch.int64}
+    return positions | {int(slot) for pair in sides for slot in pair if slot}
+
+
 @given(data=st.data(), setting=settings_of_calls(), copies=st.integers(1, 3))
 def test_joined_samples_see_what_they_saw(
     data: st.DataObject, setting: Setting, copies: int
@@ -106,8 +117,11 @@ def test_joined_samples_see_what_they_saw(
     pattern = data.draw(patterns(setting))
     text, numbers, tensors = spell(pattern)
     alike = joined_pattern(text, tensors, [None] * len(tensors), copies, setting.batch)
-    stacked = [torch.stack([tensor] * copies, -1) for tensor in tensors]
-    last = [tensor.ndim - 1 for tensor in stacked]
+    last = [None if n in fixed_slots(text, tensors) else t.ndim for n, t in enumerate(tensors)]
+    stacked = [
+        tensor if dim is None else torch.stack([tensor] * copies, -1)
+        for tensor, dim in zip(tensors, last, strict=True)
+    ]
     apart = joined_pattern(text, stacked, last, copies, setting.batch)
     sizes = (setting.batch, setting.heads, setting.q_len, setting.kv_len)
     wanted = pattern.dense(*sizes[2:], **setting.offsets).expand(sizes).repeat(copies, 1, 1, 1)
