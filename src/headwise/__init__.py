@@ -13,7 +13,15 @@ from headwise.errors import (
 )
 from headwise.info import Info, info
 from headwise.nn import MultiHeadAttention
-from headwise.ops import Attended, Plan, attend, attend_with_lse, attention_weights, explain
+from headwise.ops import (
+    Attended,
+    Plan,
+    attend,
+    attend_with_lse,
+    attention_weights,
+    explain,
+    merge,
+)
 from headwise.patterns import (
     BlockWindow,
     Causal,
@@ -62,6 +70,7 @@ __all__ = [
     "hf",
     "info",
     "inspection",
+    "merge",
     "nn",
     "patterns",
     "positions",

@@ -8,6 +8,7 @@ from headwise.ops.softmax import (
     attention_weights,
     explain,
     explain_sizes,
+    merge,
     tally,
 )
 
@@ -19,5 +20,6 @@ __all__ = [
     "attention_weights",
     "explain",
     "explain_sizes",
+    "merge",
     "tally",
 ]

@@ -55,6 +55,11 @@ class Pattern(ABC):
         """Whether the rule depends on the distance between two positions only."""
         return False
 
+    @property
+    def step(self) -> int:
+        """A number that the distance of every allowed pair is a multiple of; 1 fits always."""
+        return 1
+
     @abstractmethod
     def _allows(self, q_pos: Positions, kv_pos: Positions) -> Allowed:
         """Answer ``allows`` for a pattern that is the same in every sample and head."""
@@ -85,6 +90,16 @@ class Pattern(ABC):
     def sample(self, batch: int, head: int) -> "Pattern":
         """Return the plain pattern of one sample and query head."""
         return self
+
+    def thinned(self, step: int, residue: int, grid: Grid) -> "Pattern":
+        """Return this placed, plain pattern over every ``step``-th token of a call.
+
+        The first token is ``residue`` past the call's first key; it and those after it count
+        0, 1, 2, … in the pattern returned.
+        """
+        from headwise.patterns.every_nth import EveryNth
+
+        return EveryNth(self, step, residue, grid)
 
     def placed(self, grid: Grid) -> "Pattern":
         """Return this plain pattern tied to the positions of one call, or refuse them.

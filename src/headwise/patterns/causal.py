@@ -9,6 +9,7 @@ from typing_extensions import override
 from headwise._dims import Allowed, Positions
 from headwise.patterns import intervals
 from headwise.patterns.base import Pattern
+from headwise.patterns.grid import Grid
 from headwise.patterns.intervals import FAR, Intervals
 from headwise.patterns.spans import EVERYTHING, Reach, Runs, between
 from headwise.patterns.tiles import tile_gaps
@@ -26,6 +27,10 @@ class Full(Pattern):
     @override
     def _allows(self, q_pos: Positions, kv_pos: Positions) -> Allowed:
         return torch.ones_like(q_pos, dtype=torch.bool) & torch.ones_like(kv_pos, dtype=torch.bool)
+
+    @override
+    def thinned(self, step: int, residue: int, grid: Grid) -> Pattern:
+        return self
 
     @override
     def reach(self, runs: Runs) -> Reach:
@@ -58,6 +63,10 @@ class Causal(Pattern):
     @override
     def _allows(self, q_pos: Positions, kv_pos: Positions) -> Allowed:
         return kv_pos <= q_pos
+
+    @override
+    def thinned(self, step: int, residue: int, grid: Grid) -> Pattern:
+        return self
 
     @override
     def reach(self, runs: Runs) -> Reach:

@@ -1,6 +1,7 @@
 """Patterns joined with ``&``, ``|`` and ``~``, and the rules that make them shorter."""
 
 from dataclasses import dataclass
+from math import gcd, lcm
 
 import torch
 from torch import Tensor
@@ -68,9 +69,20 @@ class _Pair(Pattern):
     def placed(self, grid: Grid) -> Pattern:
         return type(self)(self.first.placed(grid), self.second.placed(grid))
 
+    @override
+    def thinned(self, step: int, residue: int, grid: Grid) -> Pattern:
+        return type(self)(
+            self.first.thinned(step, residue, grid), self.second.thinned(step, residue, grid)
+        )
+
 
 class Both(_Pair):
     """Pairs that both patterns allow; written ``a & b``."""
+
+    @property
+    @override
+    def step(self) -> int:
+        return lcm(self.first.step, self.second.step)
 
     @override
     def _allows(self, q_pos: Positions, kv_pos: Positions) -> Allowed:
@@ -99,6 +111,11 @@ class Both(_Pair):
 
 class Either(_Pair):
     """Pairs that at least one of two patterns allows; written ``a | b``."""
+
+    @property
+    @override
+    def step(self) -> int:
+        return gcd(self.first.step, self.second.step)
 
     @override
     def _allows(self, q_pos: Positions, kv_pos: Positions) -> Allowed:
@@ -158,6 +175,10 @@ class Not(Pattern):
     @override
     def placed(self, grid: Grid) -> Pattern:
         return Not(self.inner.placed(grid))
+
+    @override
+    def thinned(self, step: int, residue: int, grid: Grid) -> Pattern:
+        return Not(self.inner.thinned(step, residue, grid))
 
     @override
     def _allows(self, q_pos: Positions, kv_pos: Positions) -> Allowed:

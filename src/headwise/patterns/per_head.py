@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import gcd
 from typing import Any
 
 from typing_extensions import override
@@ -69,6 +70,11 @@ class PerHead(Pattern):
     @override
     def shift_invariant(self) -> bool:
         return all(part.shift_invariant for part in self.patterns)
+
+    @property
+    @override
+    def step(self) -> int:
+        return gcd(*(part.step for part in self.patterns))
 
     @override
     def sample(self, batch: int, head: int) -> Pattern:

@@ -13,6 +13,7 @@ from headwise.patterns import intervals
 from headwise.patterns.base import Pattern
 from headwise.patterns.content import Content, is_traced
 from headwise.patterns.counts import Counts, Settled, refuse_kind, whole_numbers
+from headwise.patterns.grid import Grid
 from headwise.patterns.intervals import FAR, Intervals
 from headwise.patterns.spans import Reach, Runs, constant, where
 from headwise.patterns.tiles import KEY_TILE, QUERY_TILE
@@ -58,6 +59,11 @@ def _size(counts: Settled | Content | None) -> int | None:
 def _limit(count: int | Content) -> int | Tensor:
     """Return one sample's count in a form that positions can be compared with."""
     return count.tensor if isinstance(count, Content) else count
+
+
+def _thinned(count: int, step: int, first: int) -> int:
+    """Return how many of every ``step``-th token, from ``first`` on, stand below ``count``."""
+    return max(-((first - count) // step), 0)
 
 
 @dataclass(frozen=True)
@@ -150,6 +156,12 @@ class Lengths(Pattern):
     def sample(self, batch: int, head: int) -> Pattern:
         ends = None if self.q_lengths is None else _pick(self.q_lengths, batch)
         return Lengths(_pick(self.kv_lengths, batch), ends)
+
+    @override
+    def thinned(self, step: int, residue: int, grid: Grid) -> Pattern:
+        first = grid.kv_offset + residue
+        ends = None if self.q_lengths is None else _thinned(self.q_lengths, step, first)
+        return Lengths(_thinned(self.kv_lengths, step, first), ends)
 
     @override
     def _allows(self, q_pos: Positions, kv_pos: Positions) -> Allowed:

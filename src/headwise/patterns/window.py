@@ -1,6 +1,7 @@
 """Neighbours within a distance."""
 
 from dataclasses import dataclass
+from math import gcd
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from headwise._dims import Allowed, Positions
 from headwise.errors import PatternError
 from headwise.patterns import intervals
 from headwise.patterns.base import Pattern
+from headwise.patterns.grid import Grid
 from headwise.patterns.intervals import FAR, Intervals
 from headwise.patterns.spans import NOTHING, Reach, Runs, between, comb
 from headwise.patterns.tiles import tile_gaps
@@ -57,6 +59,20 @@ class Window(Pattern):
     @override
     def shift_invariant(self) -> bool:
         return True
+
+    @property
+    @override
+    def step(self) -> int:
+        return self.dilation
+
+    @override
+    def thinned(self, step: int, residue: int, grid: Grid) -> Pattern:
+        dilation = self.dilation // gcd(self.dilation, step)
+        left, right = (
+            None if count is None else count * self.dilation // (step * dilation)
+            for count in (self.left, self.right)
+        )
+        return Window(left, right, dilation)
 
     @override
     def _allows(self, q_pos: Positions, kv_pos: Positions) -> Allowed:

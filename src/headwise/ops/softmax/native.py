@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from headwise.ops.softmax import launch, operators
+from headwise.ops.softmax import launch, operators, residues
 from headwise.ops.softmax.call import Call, Computed
 from headwise.ops.softmax.differentiable import Attend, AttendPlainly
 from headwise.ops.softmax.dropout import draw_seed
@@ -14,6 +14,10 @@ from headwise.patterns.spelling import spell
 
 def run(call: Call) -> Computed:
     """Return output and log-sum-exp; the call must have passed ``refusals.native``."""
+    return residues.run(call, _attend)
+
+
+def _attend(call: Call) -> Computed:
     query, key, value = call.query, call.key, call.value
     table, lowest = (None, 0) if call.distances is None else call.distances
     added = Added(

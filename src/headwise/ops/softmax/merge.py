@@ -1,0 +1,65 @@
+"""Joins results over separate keys by their log-sum-exp."""
+
+from collections.abc import Sequence
+
+import torch
+
+from headwise.errors import ShapeError
+from headwise.ops.softmax.call import Attended
+
+
+def merge(parts: Sequence[Attended]) -> Attended:
+    """Join the results of one query over separate sets of keys to the result over all of them.
+
+    Each part weighs ``exp(lse - lse of all)``, as in "Self-attention Does Not Need O(n²) Memory"
+    (Rabe and Staats, 2021). Weights are computed against the highest ``lse``, so that nothing
+    overflows, and sums are taken in float32 or wider and rounded once.
+
+    Args:
+        parts: Results of ``attend_with_lse`` for the same queries: outputs
+            (batch…, heads, q_len, value_dim) and log-sum-exps (batch…, heads, q_len), at least one.
+
+    Returns:
+        The output in the dtype of the first part's, and the log-sum-exp in float32 or wider. A
+        query that sees nothing in any part gets zeros and ``-inf``.
+
+    Raises:
+        ShapeError: No part at all, or parts of different shapes.
+
+    Example:
+        >>> import torch, headwise as hw
+        >>> q, k, v = torch.ones(1, 1, 2, 4), torch.ones(1, 1, 6, 4), torch.ones(1, 1, 6, 4)
+        >>> whole = hw.attend_with_lse(q, k, v)
+        >>> halves = [hw.attend_with_lse(q, k[:, :, part], v[:, :, part])
+        ...           for part in (slice(0, 2), slice(2, 6))]
+        >>> bool((hw.merge(halves).lse - whole.lse).abs().max() < 1e-6)
+        True
+    """
+    _check(parts)
+    work = torch.promote_types(parts[0].output.dtype, torch.float32)
+    lse = torch.stack([part.lse.to(work) for part in parts])
+    top = lse.detach().amax(0)
+    top = top.masked_fill(top == float("-inf"), 0.0)
+    weights = (lse - top).exp()
+    total = weights.sum(0)
+    closed = total == 0.0
+    shares = weights / total.masked_fill(closed, 1.0)
+    each = [part.output.to(work) for part in parts]
+    output = shares[0].unsqueeze(-1) * each[0]
+    for share, one in zip(shares[1:], each[1:], strict=True):
+        output = torch.addcmul(output, share.unsqueeze(-1), one)
+    found = top + total.masked_fill(closed, 1.0).log()
+    return Attended(output.to(parts[0].output.dtype), found.masked_fill(closed, float("-inf")))
+
+
+def _check(parts: Sequence[Attended]) -> None:
+    if not parts:
+        raise ShapeError("merge: parts must hold at least one result, got none")
+    for part in parts:
+        alike = part.output.shape == parts[0].output.shape
+        if not alike or part.lse.shape != part.output.shape[:-1]:
+            shapes = [(tuple(each.output.shape), tuple(each.lse.shape)) for each in parts]
+            raise ShapeError(
+                "merge: parts must be results for the same queries, (…, value_dim) and (…), "
+                f"got {shapes}\n  hint: attend_with_lse(…) gives both"
+            )

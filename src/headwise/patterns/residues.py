@@ -1,0 +1,81 @@
+"""Patterns that join only tokens a multiple of some step apart, as ones without holes.
+
+Strides and dilations leave holes of a few tokens, and a tile with one allowed pair costs as much as
+a full one. Among the tokens of one residue class the holes are gone.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from typing_extensions import override
+
+from headwise._dims import Allowed, Positions
+from headwise.patterns.base import Pattern
+from headwise.patterns.combine import Both, Either
+from headwise.patterns.grid import Grid
+from headwise.patterns.segments import Lengths
+from headwise.patterns.strided import Strided
+from headwise.patterns.window import Window
+
+
+@lru_cache(maxsize=128)
+def parts(pattern: Pattern) -> tuple[Pattern, ...]:
+    """Take a pattern apart so that as much as possible has a step; the parts share no pair.
+
+    A pattern in which nothing has a step stays whole.
+    """
+    found = _parts(pattern.simplified())
+    return found if any(part.step > 1 for part in found) else (pattern,)
+
+
+def _parts(pattern: Pattern) -> tuple[Pattern, ...]:
+    if isinstance(pattern, Strided) and pattern.stride > 1:
+        near = Window(pattern.stride - 1, pattern.stride - 1)
+        return near, Window(None, None, pattern.stride) & ~near
+    if isinstance(pattern, Both):
+        return tuple(a & b for a in _parts(pattern.first) for b in _parts(pattern.second))
+    if isinstance(pattern, Either):
+        first, second = _parts(pattern.first), _parts(pattern.second)
+        if any(part.step > 1 for part in (*first, *second)):
+            return *first, *(part & ~pattern.first for part in second)
+    return (pattern,)
+
+
+@dataclass(frozen=True)
+class ResidueClasses(Pattern):
+    """The residue classes of a pattern with a step, as samples: class ``s % step`` of each.
+
+    Positions count the tokens of a class. Keys past the end of a short class are padding.
+    """
+
+    pattern: Pattern
+    places: tuple[Grid, ...]
+    batch: int
+
+    @property
+    @override
+    def batch_size(self) -> int | None:
+        return self.batch * self.pattern.step
+
+    @property
+    @override
+    def num_heads(self) -> int | None:
+        return self.pattern.num_heads
+
+    @property
+    @override
+    def nbytes(self) -> int:
+        return self.pattern.nbytes
+
+    @override
+    def sample(self, batch: int, head: int) -> Pattern:
+        step = self.pattern.step
+        number, residue = divmod(batch, step)
+        grid = self.places[number if len(self.places) > 1 else 0]
+        plain = self.pattern.sample(number, head).placed(grid)
+        thin, held = plain.thinned(step, residue, grid), -((residue - grid.kv_len) // step)
+        return thin if grid.kv_len % step == 0 else thin & Lengths(held)
+
+    @override
+    def _allows(self, q_pos: Positions, kv_pos: Positions) -> Allowed:
+        raise AssertionError("classes are asked one by one")

@@ -1,0 +1,25 @@
+"""K17, B113: a log-sum-exp merged as a + log(1 + exp(b - a)) overflows, or is NaN for closed rows."""
+
+import torch
+
+import headwise as hw
+
+INF = float("inf")
+
+
+def test_parts_far_apart_and_closed_ones() -> None:
+    cases = {(0.0, 100.0): 100.0, (-INF, -INF): -INF, (-INF, 3.0): 3.0, (88.0, -1e30): 88.0}
+    first, second = torch.tensor(list(cases)).view(1, 1, -1, 2).unbind(-1)
+    ones = torch.ones(1, 1, len(cases), 1)
+    merged = hw.merge([hw.Attended(ones, first), hw.Attended(3 * ones, second)])
+    assert merged.lse.flatten().tolist() == list(cases.values())
+    assert merged.output.flatten().tolist() == [3.0, 0.0, 3.0, 1.0]
+
+
+def test_no_part_turns_gradients_nan() -> None:
+    outputs = torch.randn(2, 1, 1, 3, 4)
+    lses = torch.tensor([[0.0, -INF, -INF], [1.0, 2.0, -INF]]).view(2, 1, 1, 3).requires_grad_()
+    merged = hw.merge([hw.Attended(o, lse) for o, lse in zip(outputs, lses, strict=True)])
+    (merged.output.sum() + merged.lse[..., :2].sum()).backward()
+    assert lses.grad is not None
+    assert lses.grad.isfinite().all()
