@@ -1,4 +1,4 @@
-"""K17, B113: a log-sum-exp merged as a + log(1 + exp(b - a)) overflows, or is NaN for closed rows."""
+"""K17, B113: merging as a + log(1 + exp(b - a)) overflows, and is NaN for closed rows."""
 
 import torch
 
@@ -20,6 +20,5 @@ def test_no_part_turns_gradients_nan() -> None:
     outputs = torch.randn(2, 1, 1, 3, 4)
     lses = torch.tensor([[0.0, -INF, -INF], [1.0, 2.0, -INF]]).view(2, 1, 1, 3).requires_grad_()
     merged = hw.merge([hw.Attended(o, lse) for o, lse in zip(outputs, lses, strict=True)])
-    (merged.output.sum() + merged.lse[..., :2].sum()).backward()
-    assert lses.grad is not None
-    assert lses.grad.isfinite().all()
+    loss = merged.output.sum() + merged.lse[..., :2].sum()
+    assert torch.autograd.grad(loss, lses)[0].isfinite().all()
