@@ -12,7 +12,7 @@ from headwise.errors import PatternError
 from headwise.patterns.base import Pattern
 from headwise.patterns.cells import cell_kinds
 from headwise.patterns.content import Content, as_tensor, is_traced
-from headwise.patterns.counts import whole_numbers
+from headwise.patterns.counts import Wanted, whole_numbers
 from headwise.patterns.grid import Grid
 from headwise.patterns.spans import Reach, Runs, flagged, scaled
 
@@ -133,8 +133,11 @@ class Tiles(Pattern):
         return found
 
 
+_SIDES = Wanted("an int or two", "(64, 128) has tiles of 64 queries and 128 keys")
+
+
 def _sides(block: object) -> tuple[int, int]:
-    found = whole_numbers("Tiles: block", block)
+    found = whole_numbers("Tiles: block", block, _SIDES)
     sides = (found, found) if isinstance(found, int) else found
     if len(sides) != 2 or min(sides) < 1:
         raise PatternError(

@@ -182,8 +182,13 @@ class Dense(Pattern):
 
     @override
     def _allows(self, q_pos: Positions, kv_pos: Positions) -> Allowed:
-        row, column = self._first
-        seen: Allowed = self.mask.on(q_pos.device)[q_pos - row, kv_pos - column]
+        mask = self.mask.on(q_pos.device)
+        # An axis of 1 speaks of all queries or keys.
+        row, column = (
+            (position - first) * int(size > 1)
+            for position, first, size in zip((q_pos, kv_pos), self._first, mask.shape, strict=True)
+        )
+        seen: Allowed = mask[row, column]
         return seen
 
     @override

@@ -14,10 +14,14 @@ from headwise.errors import PatternError
 from headwise.patterns import intervals
 from headwise.patterns.base import Pattern
 from headwise.patterns.content import Content, Numbers, as_tensor, is_traced
-from headwise.patterns.counts import whole_numbers
+from headwise.patterns.counts import Wanted, whole_numbers
 from headwise.patterns.intervals import FAR, Intervals, normalise
 from headwise.patterns.spans import EVERYTHING, Reach, Runs, constant, union, where
 from headwise.patterns.tiles import KEY_TILE, QUERY_TILE
+
+_POSITIONS = Wanted(
+    "an int or integers (tokens,)", "give the positions of the tokens, or booleans per sample"
+)
 
 
 @dataclass(frozen=True)
@@ -156,7 +160,7 @@ def _chosen(which: Numbers | Content) -> tuple[int, ...] | Content:
         return ()
     if is_traced(source) and isinstance(which, Tensor):
         return Content(source.reshape(-1), torch.int64)
-    found = whole_numbers("GlobalTokens: which", which)
+    found = whole_numbers("GlobalTokens: which", which, _POSITIONS)
     tokens = (found,) if isinstance(found, int) else tuple(sorted(set(found)))
     if tokens[0] < 0:
         raise PatternError(
