@@ -36,6 +36,12 @@ class Bitmaps:
             self._rows.append(bits.clone())
         return self._numbers[key]
 
+    def several(self, bits: Tensor) -> Tensor:
+        """Return the numbers of some bitmaps, (bitmaps, KEY_TILE) int64, without comparing them."""
+        first = len(self._rows)
+        self._rows.extend(bits)
+        return torch.arange(first, len(self._rows), device="cpu")
+
     def of(self, plain: Pattern, grid: Grid, query: Tensor, key: Tensor) -> Tensor:
         """Spell out tiles.
 
@@ -83,5 +89,10 @@ def _spelled(
         key.clamp(max=grid.kv_len - 1) + grid.kv_offset,
     )
     allowed = allowed & (query < grid.q_len) & (key < grid.kv_len)
-    powers = torch.arange(QUERY_TILE, device="cpu").view(1, -1, 1)
-    return (allowed.to(torch.int64) << powers).sum(1), allowed.sum((1, 2)).tolist()
+    return packed(allowed), allowed.sum((1, 2)).tolist()
+
+
+def packed(allowed: Tensor) -> Tensor:
+    """Return the bitmaps of tiles (tiles, up to QUERY_TILE, KEY_TILE) that are spelled out."""
+    powers = torch.arange(allowed.shape[1], device="cpu").unsqueeze(1)
+    return (allowed.to(torch.int64) << powers).sum(1)

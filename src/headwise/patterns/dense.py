@@ -14,7 +14,11 @@ from headwise.errors import PatternError
 from headwise.patterns.base import Pattern
 from headwise.patterns.content import Content, Numbers, as_tensor, is_traced
 from headwise.patterns.grid import Grid
+from headwise.patterns.intervals import Intervals
 from headwise.patterns.spans import COARSE, Reach, Runs, Spans, flagged, gathered
+
+# More pieces of a mask than this are not kept as ranges.
+_MANY = 16
 
 
 @alone_after_fork
@@ -103,6 +107,21 @@ class KeyMask(Pattern):
     @override
     def reach(self, runs: Runs) -> Reach:
         return self._reach
+
+    @override
+    def row(self, position: int) -> Intervals | None:
+        return self._pieces
+
+    @cached_property
+    def _pieces(self) -> Intervals | None:
+        """Where the real keys stand; ``None`` where they fall into many pieces."""
+        low, high = flagged(self.mask.tensor.unsqueeze(0))
+        if low.shape[1] > _MANY:
+            return None
+        edges = zip(
+            (low + self._first_key)[0].tolist(), (high + self._first_key)[0].tolist(), strict=True
+        )
+        return tuple(edges)
 
     @cached_property
     def _reach(self) -> Reach:

@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from headwise.patterns import intervals
 from headwise.patterns.base import Pattern
-from headwise.patterns.bitmaps import EMPTY, FULL, Bitmaps
+from headwise.patterns.bitmaps import EMPTY, FULL, Bitmaps, packed
 from headwise.patterns.grid import Grid
 from headwise.patterns.intervals import FAR, Intervals
 from headwise.patterns.spans import Reach, Runs, Spans, between, complement, gathered, intersection
@@ -60,6 +61,27 @@ def of_tiles(plain: Pattern, grid: Grid, reach: Reach, bitmaps: Bitmaps) -> Entr
     starts = torch.zeros(tiles + 1, dtype=torch.int64, device="cpu")
     starts[1:] = torch.bincount(owner, minlength=tiles).cumsum(0)
     return Entries(starts, torch.stack([first, count, bitmap], 1)[order])
+
+
+def of_pairs(plain: Pattern, grid: Grid, bitmaps: Bitmaps) -> Entries:
+    """Find the live tiles of a small call by asking for every pair."""
+    queries = torch.arange(grid.q_offset, grid.q_offset + grid.q_len, device="cpu").unsqueeze(1)
+    keys = torch.arange(grid.kv_offset, grid.kv_offset + grid.kv_len, device="cpu")
+    allowed = plain._allows(queries, keys).expand(grid.q_len, grid.kv_len)
+    height = min(grid.q_len, QUERY_TILE)
+    padding = (0, -grid.kv_len % KEY_TILE, 0, -grid.q_len % height)
+    down, along = -(-grid.q_len // height), -(-grid.kv_len // KEY_TILE)
+    tiles = pad(allowed, padding).view(down, height, along, KEY_TILE).transpose(1, 2)
+    held = tiles.sum((2, 3))
+    rows = (grid.q_len - torch.arange(down, device="cpu") * height).clamp(max=height)
+    columns = (grid.kv_len - torch.arange(along, device="cpu") * KEY_TILE).clamp(max=KEY_TILE)
+    numbers = torch.where(held == rows.unsqueeze(1) * columns, FULL, EMPTY)
+    partial = (held > 0) & (numbers != FULL)
+    numbers[partial] = bitmaps.several(packed(tiles[partial]))
+    owner, tile = (held > 0).nonzero(as_tuple=True)
+    starts = torch.zeros(down + 1, dtype=torch.int64, device="cpu")
+    starts[1:] = (held > 0).sum(1).cumsum(0)
+    return Entries(starts, torch.stack([tile, torch.ones_like(tile), numbers[owner, tile]], 1))
 
 
 def of_few_queries(rows: Sequence[Intervals], grid: Grid, bitmaps: Bitmaps) -> Entries:

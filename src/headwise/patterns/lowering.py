@@ -8,7 +8,7 @@ from headwise.errors import PatternError
 from headwise.patterns import intervals, spans
 from headwise.patterns.base import Pattern
 from headwise.patterns.bitmaps import Bitmaps
-from headwise.patterns.entries import Entries, of_few_queries, of_tiles, runs_of
+from headwise.patterns.entries import Entries, of_few_queries, of_pairs, of_tiles, runs_of
 from headwise.patterns.grid import Grid
 from headwise.patterns.intervals import Intervals
 from headwise.patterns.layout_cache import LayoutCache
@@ -16,6 +16,9 @@ from headwise.patterns.tiles import TileLayout
 
 # Up to so many queries, asking each for its keys costs less than asking for tiles.
 _FEW = 16
+
+# Up to so many pairs, asking for each costs less than asking for tiles.
+_FEW_PAIRS = 1 << 17
 
 kept = LayoutCache()
 
@@ -84,6 +87,8 @@ def sees_all(plain: Pattern, grid: Grid) -> bool:
 def _entries(plain: Pattern, grid: Grid, bitmaps: Bitmaps) -> Entries:
     if (rows := _rows(plain, grid)) is not None:
         return of_few_queries(rows, grid, bitmaps)
+    if grid.q_len * grid.kv_len <= _FEW_PAIRS:
+        return of_pairs(plain, grid, bitmaps)
     return of_tiles(plain, grid, plain.reach(runs_of(grid)), bitmaps)
 
 
