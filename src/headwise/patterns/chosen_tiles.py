@@ -54,7 +54,8 @@ class Tiles(Pattern):
             return
         object.__setattr__(self, "block", _sides(self.block))
         if self.shapes is not None:
-            object.__setattr__(self, "shapes", _shapes(self.shapes, self.block))
+            shapes = _shapes(self.shapes, self.block)
+            object.__setattr__(self, "shapes", shapes if shapes.tensor.shape[0] else None)
         object.__setattr__(self, "tiles", _tiles(self.tiles, self.shapes))
 
     @property
@@ -106,8 +107,7 @@ class Tiles(Pattern):
             return seen
         shapes = self.shapes.on(q_pos.device)
         shape = (kind - 2).clamp(min=0)
-        seen |= (kind > 1) & shapes[shape, query % self.block[0], key % self.block[1]]
-        return seen
+        return seen | (kind > 1) & shapes[shape, query % self.block[0], key % self.block[1]]
 
     @override
     def reach(self, runs: Runs) -> Reach:

@@ -38,6 +38,7 @@ class GlobalTokens(Pattern):
         PatternError: Numbers that are neither, or a negative position.
 
     Example:
+        >>> from headwise.patterns import Window
         >>> print((GlobalTokens(0) | Window(1, 1)).draw(5, 5))
         ■■■■■
         ■■■··
@@ -83,14 +84,14 @@ class GlobalTokens(Pattern):
         """Say which positions are chosen."""
         if isinstance(self.which, tuple):
             seen = torch.zeros_like(position, dtype=torch.bool)
-            for low, high in self._ranges:
+            for low, high in _ranges(self.which):
                 seen = seen | ((position >= low) & (position < high))
             return seen
         chosen = self.which.on(position.device)
         if chosen.dtype != torch.bool:
             listed: Allowed = (position.unsqueeze(-1) == chosen).any(-1)
             return listed
-        known = len(chosen)
+        known = chosen.shape[0]
         if not known:
             return torch.zeros_like(position, dtype=torch.bool)
         found: Allowed = chosen[position.clamp(0, known - 1)] & (position >= 0)
@@ -139,8 +140,12 @@ class GlobalTokens(Pattern):
     def _ranges(self) -> Intervals:
         """Where the chosen tokens of a plain pattern stand."""
         if isinstance(self.which, tuple):
-            return normalise((token, token + 1) for token in self.which)
+            return _ranges(self.which)
         return intervals.runs(self.which.tensor.tolist())
+
+
+def _ranges(tokens: tuple[int, ...]) -> Intervals:
+    return normalise((token, token + 1) for token in tokens)
 
 
 def _chosen(which: Numbers | Content) -> tuple[int, ...] | Content:
@@ -149,7 +154,7 @@ def _chosen(which: Numbers | Content) -> tuple[int, ...] | Content:
         return which
     source = as_tensor(which)
     if source.dtype == torch.bool and source.ndim in (1, 2):
-        return Content(source, torch.bool) if len(source) or source.ndim == 2 else ()
+        return Content(source, torch.bool) if source.numel() or source.ndim == 2 else ()
     if source.dtype == torch.bool or source.ndim > 1:
         raise PatternError(
             f"GlobalTokens: which must be positions (tokens,), or booleans (length,) or "

@@ -25,6 +25,7 @@ class PerHead(Pattern):
             itself, or patterns for different numbers of samples.
 
     Example:
+        >>> from headwise.patterns import Causal, Window
         >>> PerHead([Causal(), Causal() & Window(1, 0)]).num_heads
         2
     """

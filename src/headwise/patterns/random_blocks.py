@@ -1,7 +1,7 @@
 """Seeded links between blocks of tokens."""
 
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -44,10 +44,10 @@ class RandomBlocks(Pattern):
 
     Example:
         >>> print(RandomBlocks(2, 1, seed=0).draw(6, 6))
-        ····■■
-        ····■■
         ■■····
         ■■····
+        ····■■
+        ····■■
         ··■■··
         ··■■··
     """
@@ -138,7 +138,7 @@ class RandomBlocks(Pattern):
         """Return the rows of ``_drawn`` that queries at these positions belong to."""
         return (position // self.block).clamp(0, max(len(self._drawn) - 1, 0))
 
-    @cached_property
+    @property
     def _drawn(self) -> Tensor:
         """The blocks that were drawn for every block of queries, (blocks, count), -1 for none."""
         blocks = -(-self._placed_end // self.block)

@@ -30,6 +30,7 @@ class Strided(Pattern):
         PatternError: A stride below 1.
 
     Example:
+        >>> from headwise.patterns import Causal
         >>> print((Strided(3) & Causal()).draw(7, 7))
         ■······
         ■■·····
@@ -85,6 +86,7 @@ class Fixed(Pattern):
         PatternError: A stride below 1, a summary outside its bounds.
 
     Example:
+        >>> from headwise.patterns import Causal
         >>> print((Fixed(3) & Causal()).draw(7, 7))
         ■······
         ■■·····

@@ -79,9 +79,9 @@ class Window(Pattern):
         gap, (left, right) = kv_pos - q_pos, self._bounds
         seen = torch.ones_like(gap, dtype=torch.bool)
         if self.left is not None:
-            seen &= gap >= -left
+            seen = seen & (gap >= -left)
         if self.right is not None:
-            seen &= gap <= right
+            seen = seen & (gap <= right)
         return seen if self.dilation == 1 else seen & (gap % self.dilation == 0)
 
     @override
