@@ -60,8 +60,7 @@ class Bitmaps:
             (grid.kv_len - key).clamp(max=KEY_TILE),
         )
         alike = plain.kinds(query + grid.q_offset, key + grid.kv_offset)
-        told = torch.cat([alike, rows.unsqueeze(1), keys.unsqueeze(1)], 1)
-        kinds = torch.unique(told, dim=0, return_inverse=True)[1]
+        kinds = _numbered(torch.cat([alike, rows.unsqueeze(1), keys.unsqueeze(1)], 1))
         count = int(kinds.max()) + 1 if len(kinds) else 0
         chosen = torch.zeros(count, dtype=torch.int64, device="cpu")
         chosen[kinds] = torch.arange(len(kinds), device="cpu")
@@ -73,6 +72,24 @@ class Bitmaps:
                 plain_kind = EMPTY if not some else FULL if some == every else None
                 numbers.append(self.number(row) if plain_kind is None else plain_kind)
         return torch.tensor(numbers, dtype=torch.int64, device="cpu")[kinds]
+
+
+def _numbered(told: Tensor) -> Tensor:
+    """Number rows (tiles, any) int64 so that equal ones have equal numbers, from 0 on."""
+    found, count = torch.zeros(len(told), dtype=torch.int64, device="cpu"), 1
+    if not len(told):
+        return found
+    for column in told.unbind(1):
+        ranks, width = column - column.min(), int(column.max() - column.min()) + 1
+        if count * width >= 1 << 62:
+            found, ranks = _ranks(found), _ranks(column)
+            count, width = int(found.max()) + 1, int(ranks.max()) + 1
+        found, count = found * width + ranks, count * width
+    return _ranks(found)
+
+
+def _ranks(numbers: Tensor) -> Tensor:
+    return torch.unique(numbers, return_inverse=True)[1]
 
 
 def _spelled(

@@ -14,7 +14,6 @@ from headwise.patterns.grid import Grid
 from headwise.patterns.intervals import FAR
 from headwise.patterns.random_blocks import RandomBlocks
 from headwise.patterns.segments import Lengths, Prefix
-from headwise.patterns.window import Window
 
 Rule: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 Reader: TypeAlias = Callable[..., Tensor]
@@ -123,22 +122,6 @@ def global_tokens(pattern: GlobalTokens, place: Place) -> Rule:
         return marked(b, position.clamp(0, past)) & (position >= 0)
 
     return lambda b, h, q, k: chosen(b, query(b, q)) | chosen(b, key(b, k))
-
-
-def window(pattern: Window, place: Place) -> Rule:
-    """Compare the distance with the bounds, without writing in place, which compilers refuse."""
-    query, key = place.query, place.key
-    (left, right), step = pattern._bounds, pattern.dilation
-    open_left, open_right = pattern.left is None, pattern.right is None
-
-    def sees(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        gap = key(b, k) - query(b, q)
-        seen = gap % step == 0
-        if not open_left:
-            seen = seen & (gap >= -left)
-        return seen if open_right else seen & (gap <= right)
-
-    return sees
 
 
 def prefix(pattern: Prefix, place: Place) -> Rule:

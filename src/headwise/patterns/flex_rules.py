@@ -6,13 +6,12 @@ they hold, one function therefore reads the numbers of all of them. What changes
 is held in tensors, so that a compiled function serves the next call, too.
 """
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from headwise.errors import PatternError
 from headwise.patterns.base import Pattern
 from headwise.patterns.chosen_tiles import Tiles
 from headwise.patterns.combine import Both, Either, Not
@@ -30,14 +29,13 @@ from headwise.patterns.flex_leaves import (
     random_blocks,
     reader,
     tiles,
-    window,
 )
 from headwise.patterns.global_tokens import GlobalTokens
 from headwise.patterns.grid import Grid
 from headwise.patterns.per_head import PerHead
 from headwise.patterns.random_blocks import RandomBlocks
 from headwise.patterns.segments import Lengths, Prefix
-from headwise.patterns.window import Window
+from headwise.patterns.variants import variants
 
 _Written: TypeAlias = Callable[..., Rule]
 _LEAVES: dict[type[Pattern], _Written] = {
@@ -48,40 +46,7 @@ _LEAVES: dict[type[Pattern], _Written] = {
     GlobalTokens: global_tokens,
     Prefix: prefix,
     Lengths: lengths,
-    Window: window,
 }
-
-
-class Variants(NamedTuple):
-    """The plain patterns of a call, each with its place, and which sample and head has which.
-
-    ``which`` is (samples or 1, heads or 1) int64.
-    """
-
-    found: list[tuple[Pattern, Grid]]
-    which: Tensor
-
-
-def variants(pattern: Pattern, places: Sequence[Grid]) -> Variants:
-    """Take a pattern apart into the plain ones of its samples and heads, equal ones once."""
-    samples = len(places) if pattern.batch_size in (None, 1) else pattern.batch_size
-    if len(places) not in (1, samples):
-        raise PatternError(
-            f"{type(pattern).__name__}: offsets are given for {len(places)} samples, "
-            f"but the pattern holds {samples}\n"
-            "  hint: give one offset per sample of the pattern, or one int for all"
-        )
-    heads = 1 if pattern.num_heads is None else pattern.num_heads
-    numbers: dict[tuple[Pattern, Grid], int] = {}
-    which = [
-        numbers.setdefault(
-            (pattern.sample(b, h), places[b if len(places) > 1 else 0]), len(numbers)
-        )
-        for b in range(samples)
-        for h in range(heads)
-    ]
-    table = torch.tensor(which, dtype=torch.int64, device="cpu").view(samples, heads)
-    return Variants(list(numbers), table)
 
 
 def rule(pattern: Pattern, places: tuple[Grid, ...], device: torch.device) -> Rule:

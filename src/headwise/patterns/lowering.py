@@ -1,7 +1,5 @@
 """From a pattern to the live tiles of a call, in time that follows the live tiles."""
 
-from collections.abc import Sequence
-
 import torch
 
 from headwise.errors import PatternError
@@ -13,6 +11,7 @@ from headwise.patterns.grid import Grid
 from headwise.patterns.intervals import Intervals
 from headwise.patterns.layout_cache import LayoutCache
 from headwise.patterns.tiles import TileLayout
+from headwise.patterns.variants import variants
 
 # Up to so many queries, asking each for its keys costs less than asking for tiles.
 _FEW = 16
@@ -43,19 +42,8 @@ def lower(pattern: Pattern, places: tuple[Grid, ...]) -> TileLayout | None:
 
 
 def _lowered(pattern: Pattern, places: tuple[Grid, ...]) -> TileLayout | None:
-    q_len, kv_len = places[0].q_len, places[0].kv_len
-    samples = len(places) if pattern.batch_size in (None, 1) else pattern.batch_size
-    heads = 1 if pattern.num_heads is None else pattern.num_heads
-
-    numbers: dict[tuple[Pattern, Grid], int] = {}
-    which = [
-        [
-            numbers.setdefault((pattern.sample(b, h), _place(places, b)), len(numbers))
-            for h in range(heads)
-        ]
-        for b in range(samples)
-    ]
-    plains = [(plain.placed(grid).simplified(), grid) for plain, grid in numbers]
+    told = variants(pattern, places)
+    plains = [(plain.placed(grid).simplified(), grid) for plain, grid in told.found]
     if all(sees_all(plain, grid) for plain, grid in plains):
         return None
 
@@ -64,9 +52,9 @@ def _lowered(pattern: Pattern, places: tuple[Grid, ...]) -> TileLayout | None:
     ends = torch.tensor([0, *(len(part.entries) for part in found)], device="cpu").cumsum(0)
     starts = [part.starts + end for part, end in zip(found, ends.tolist(), strict=False)]
     return TileLayout(
-        q_len,
-        kv_len,
-        torch.tensor(which, dtype=torch.int32, device="cpu"),
+        places[0].q_len,
+        places[0].kv_len,
+        told.which.to(torch.int32),
         torch.stack(starts).to(torch.int32),
         torch.cat([part.entries for part in found]).to(torch.int32),
         bitmaps.stacked(),
@@ -125,7 +113,3 @@ def pattern_name(pattern: Pattern) -> str:
         return f"{type(pattern).__name__}(…), {pattern.nbytes:,} bytes"
     text = repr(pattern)
     return text if len(text) <= 100 else f"{text[:97]}..."
-
-
-def _place(places: Sequence[Grid], batch: int) -> Grid:
-    return places[batch if len(places) > 1 else 0]

@@ -10,9 +10,10 @@ from headwise.patterns.base import Pattern
 from headwise.patterns.block_kinds import FULL, PARTIAL, block_kinds
 from headwise.patterns.blocks import check_count
 from headwise.patterns.flex_leaves import Rule
-from headwise.patterns.flex_rules import Variants, rule, variants
+from headwise.patterns.flex_rules import rule
 from headwise.patterns.grid import Grid, Offset, grids
 from headwise.patterns.lowering import check_sizes
+from headwise.patterns.variants import Variants, variants
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
