@@ -13,6 +13,7 @@
 #include "attend.h"
 #include "call_arguments.h"
 #include "dispatch.h"
+#include "parallel.h"
 
 namespace nb = nanobind;
 
@@ -137,6 +138,9 @@ NB_MODULE(_kernels, m) {
         nb::arg("table").none(), nb::arg("shifts").none(), nb::arg("sinks").none(),
         nb::arg("softcap"), nb::arg("dropout_p"), nb::arg("seed"), nb::arg("tiles").none(),
         nb::arg("scale"), nb::arg("threads"), "Write the gradient of a bias.");
+  m.def(
+      "own_threads", &headwise::own_threads, nb::arg("count"),
+      "Set on how many threads this thread's loops run, torch's included; return how many before.");
   m.def("multiply_add", &headwise::bind_multiply_add, nb::arg("dtype"), nb::arg("rounds"),
         nb::arg("threads"),
         "Multiply and add in registers on every thread; return the number of operations.");

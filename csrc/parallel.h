@@ -13,6 +13,13 @@ namespace headwise {
 // them would hang, so everything runs on the one that is left.
 bool is_forked_child() noexcept;
 
+// Sets on how many threads the loops run that this thread starts; returns how many it was before.
+inline int own_threads(int count) noexcept {
+  const int before = omp_get_max_threads();
+  omp_set_num_threads(count);
+  return before;
+}
+
 // A thread's own room for `floats` numbers; it grows and stays.
 inline float* workspace(int64_t floats) {
   thread_local std::vector<float> room;

@@ -89,7 +89,8 @@ def _numbered(told: Tensor) -> Tensor:
 
 
 def _ranks(numbers: Tensor) -> Tensor:
-    return torch.unique(numbers, return_inverse=True)[1]
+    ranks: Tensor = torch.unique(numbers, return_inverse=True)[1]
+    return ranks
 
 
 def _spelled(

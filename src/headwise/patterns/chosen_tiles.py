@@ -101,11 +101,11 @@ class Tiles(Pattern):
     def _allows(self, q_pos: Positions, kv_pos: Positions) -> Allowed:
         tiles = self.tiles.on(q_pos.device)
         query, key = q_pos - self._first[0], kv_pos - self._first[1]
-        kind = tiles[query // self.block[0], key // self.block[1]]
-        seen: Allowed = kind == 1
+        kind: Tensor = tiles[query // self.block[0], key // self.block[1]]
+        seen = kind == 1
         if self.shapes is None:
             return seen
-        shapes = self.shapes.on(q_pos.device)
+        shapes: Tensor = self.shapes.on(q_pos.device)
         shape = (kind - 2).clamp(min=0)
         return seen | (kind > 1) & shapes[shape, query % self.block[0], key % self.block[1]]
 

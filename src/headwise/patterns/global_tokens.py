@@ -87,15 +87,14 @@ class GlobalTokens(Pattern):
             for low, high in _ranges(self.which):
                 seen = seen | ((position >= low) & (position < high))
             return seen
-        chosen = self.which.on(position.device)
+        chosen: Tensor = self.which.on(position.device)
         if chosen.dtype != torch.bool:
-            listed: Allowed = (position.unsqueeze(-1) == chosen).any(-1)
-            return listed
+            return (position.unsqueeze(-1) == chosen).any(-1)
         known = chosen.shape[0]
         if not known:
             return torch.zeros_like(position, dtype=torch.bool)
-        found: Allowed = chosen[position.clamp(0, known - 1)] & (position >= 0)
-        return found & (position < known)
+        inside = (position >= 0) & (position < known)
+        return chosen[position.clamp(0, known - 1)] & inside
 
     @override
     def reach(self, runs: Runs) -> Reach:

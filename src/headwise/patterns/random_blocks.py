@@ -125,7 +125,8 @@ class RandomBlocks(Pattern):
 
         def seen(rows: Tensor, columns: Tensor) -> Tensor:
             drawn = self._drawn[self._rows(rows * self.block)]
-            return (drawn == columns.unsqueeze(-1)).any(-1)
+            seen = (drawn == columns.unsqueeze(-1)).any(-1)
+            return seen & (rows >= 0) & (columns >= 0)
 
         return cell_kinds(query, key, (self.block, self.block), seen, ends)
 

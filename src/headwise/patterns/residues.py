@@ -45,7 +45,7 @@ def _parts(pattern: Pattern) -> tuple[Pattern, ...]:
 class ResidueClasses(Pattern):
     """The residue classes of a pattern with a step, as samples: class ``s % step`` of each.
 
-    Positions count the tokens of a class. Keys past the end of a short class are padding.
+    Positions count the tokens of a class. What is past the end of a short class is padding.
     """
 
     pattern: Pattern
@@ -73,8 +73,11 @@ class ResidueClasses(Pattern):
         number, residue = divmod(batch, step)
         grid = self.places[number if len(self.places) > 1 else 0]
         plain = self.pattern.sample(number, head).placed(grid)
-        thin, held = plain.thinned(step, residue, grid), -((residue - grid.kv_len) // step)
-        return thin if grid.kv_len % step == 0 else thin & Lengths(held)
+        thin = plain.thinned(step, residue, grid)
+        if grid.q_len % step == 0 and grid.kv_len % step == 0:
+            return thin
+        keys, queries = (-((residue - length) // step) for length in (grid.kv_len, grid.q_len))
+        return thin & Lengths(keys, (grid.q_offset - grid.kv_offset) // step + queries)
 
     @override
     def _allows(self, q_pos: Positions, kv_pos: Positions) -> Allowed:

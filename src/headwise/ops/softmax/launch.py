@@ -8,9 +8,9 @@ from torch import Tensor
 
 from headwise import _native
 from headwise.errors import BackendRefused
+from headwise.ops.softmax.layouts import layout_of
 from headwise.patterns.base import Pattern
 from headwise.patterns.grid import Grid
-from headwise.patterns.lowering import lower
 from headwise.patterns.spelling import read
 
 
@@ -187,7 +187,7 @@ def _live_tiles(rules: Rules, tensors: tuple[Tensor, ...]) -> Any:  # noqa: ANN4
         return None
     if isinstance(pattern, str):
         pattern = read(pattern, rules.numbers, tensors)
-    layout = lower(pattern, rules.places)
+    layout = layout_of(pattern, rules.places)
     if layout is None:
         return None
     if layout.for_kernels is None:

@@ -10,7 +10,8 @@ from headwise import _limits, _native
 from headwise.ops.softmax.call import Call
 from headwise.ops.softmax.computed import computed_pairs
 from headwise.ops.softmax.growth import keys_seen
-from headwise.patterns.lowering import lower
+from headwise.ops.softmax.layouts import layout_of
+from headwise.ops.softmax.residues import Part, split
 from headwise.patterns.tiles import KEY_TILE, QUERY_TILE
 
 # Products over the allowed pairs: two forward, five backward.
@@ -46,6 +47,8 @@ class Plan:
             no gradient is wanted.
         backward_bytes: What the backward reads and writes, each tensor counted once; 0 where no
             gradient is wanted.
+        steps: The parts that the native backend takes the call apart into: for each the step of
+            its residue classes, 1 where it has none; ``(1,)`` = the call stays whole.
         complexity: How time and memory grow with the lengths.
         threads: Threads that torch is set to.
     """
@@ -63,6 +66,7 @@ class Plan:
     bytes: int
     backward_flops: int
     backward_bytes: int
+    steps: tuple[int, ...]
     complexity: str
     threads: int
 
@@ -106,6 +110,8 @@ class Plan:
             ),
             ("forward", _amounts(self.flops, self.bytes)),
         ]
+        if self.steps != (1,):
+            found.insert(-1, ("parts", f"residue classes of step {_listed(self.steps)}, joined"))
         if self.backward_bytes:
             found.append(("backward", _amounts(self.backward_flops, self.backward_bytes)))
         found += [("takes", self._expected), ("grows as", self.complexity)]
@@ -151,6 +157,10 @@ def _amounts(flops: int, moved: int) -> str:
     return f"{scaled(flops, 'FLOP')}, {scaled(moved, 'B')}"
 
 
+def _listed(numbers: tuple[int, ...]) -> str:
+    return " and ".join(str(number) for number in numbers)
+
+
 def _percent(share: float) -> str:
     return f"{100 * share:.3g}%"
 
@@ -162,14 +172,10 @@ def plan(
     batch, heads, q_len, head_dim = call.query.shape
     kv_len, value_dim = call.value.shape[2:]
     pairs = batch * heads * q_len * kv_len
-    tiles = batch * heads * -(-q_len // QUERY_TILE) * -(-kv_len // KEY_TILE)
-    live = computed = pairs
-    layout = None if call.pattern is None else lower(call.pattern, call.places)
-    if layout is not None:
-        shape = (batch, heads)
-        live = int(layout.live_pairs().expand(shape).sum())
-        tiles = int(layout.live_tiles().expand(shape).sum())
-        computed = int(computed_pairs(layout).expand(shape).sum())
+    parts = split(call) if backend == "native" else [Part(call.pattern, call.places, 1)]
+    live, tiles, computed = map(
+        sum, zip(*(_counted(part, batch, heads) for part in parts), strict=True)
+    )
     flops = 2 * live * (head_dim + value_dim)
     inputs = call.query.numel() + call.key.numel() + call.value.numel()
     output = batch * heads * q_len * value_dim
@@ -188,9 +194,25 @@ def plan(
         bytes=(inputs + output) * wide,
         backward_flops=round(flops * _BACKWARD) if call.wants_gradient else 0,
         backward_bytes=2 * (inputs + output) * wide if call.wants_gradient else 0,
-        complexity=_complexity(call, backend, layout is not None),
+        steps=tuple(part.step for part in parts),
+        complexity=_complexity(call, backend, live < pairs),
         threads=torch.get_num_threads(),
     )
+
+
+def _counted(part: Part, batch: int, heads: int) -> tuple[int, int, int]:
+    """Count the allowed pairs of a part, its live tiles, and the pairs that are computed."""
+    shape = (batch * part.step, heads)
+    layout = None if part.pattern is None else layout_of(part.pattern, part.places)
+    if layout is None:
+        q_len, kv_len, *_ = part.places[0]
+        pairs = shape[0] * heads * q_len * kv_len
+        return pairs, shape[0] * heads * -(-q_len // QUERY_TILE) * -(-kv_len // KEY_TILE), pairs
+    live, tiles, computed = (
+        int(amounts.expand(shape).sum())
+        for amounts in (layout.live_pairs(), layout.live_tiles(), computed_pairs(layout))
+    )
+    return live, tiles, computed
 
 
 def _complexity(call: Call, backend: str | None, sparse: bool) -> str:

@@ -38,7 +38,7 @@ def split(call: Call) -> list[Part]:
         return whole
     found = parts(call.pattern)
     shifts = [place.q_offset - place.kv_offset for place in call.places]
-    fits = all(shift % part.step == 0 for shift in shifts for part in found)
+    fits = all(shift >= 0 and shift % part.step == 0 for shift in shifts for part in found)
     largest = max(part.step for part in found)
     if largest == 1 or largest * _SHORTEST_CLASS > shorter or not fits:
         return whole
