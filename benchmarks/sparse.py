@@ -198,7 +198,7 @@ def _seconds(call: Callable[[], object]) -> float:
 
 def _figure(name: str, what: str, seen: list[float], unit: str) -> Figure:
     if len(seen) == 1:
-        return Figure(name, what, *seen, *seen, *seen, unit)
+        return Figure(name, what, seen[0], seen[0], seen[0], unit)
     low, median, high = statistics.quantiles(seen, n=4, method="inclusive")
     return Figure(name, what, median, low, high, unit)
 

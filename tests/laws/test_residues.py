@@ -13,7 +13,8 @@ from headwise.ops.softmax import residues
 from headwise.patterns import Pattern, Strided, Window
 from headwise.patterns.residues import parts
 from tests.support.budget import assert_within_budget
-from tests.support.strategies import Setting, patterns, settings_of_calls
+from tests.support.settings import Setting
+from tests.support.strategies import patterns, settings_of_calls
 
 WITH_STEPS = st.one_of(
     st.builds(Strided, st.integers(2, 5)),

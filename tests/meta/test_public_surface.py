@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import headwise
-from headwise import cache, hf, nn, ops, patterns, positions
+from headwise import cache, hf, inspection, nn, ops, patterns, positions
 
 STORED = Path(__file__).with_name("public_api.txt")
-PACKAGES = (headwise, patterns, positions, ops, cache, nn, hf)
+PACKAGES = (headwise, patterns, positions, ops, cache, nn, hf, inspection)
 
 
 def _lines() -> Iterator[str]:

@@ -148,7 +148,7 @@ def _sides(block: object) -> tuple[int, int]:
 
 
 def _shapes(shapes: object, block: tuple[int, int]) -> Content:
-    source = as_tensor(shapes)  # type: ignore[arg-type]
+    source = as_tensor(shapes, "Tiles: shapes")
     if source.dtype != torch.bool or tuple(source.shape[1:]) != block or source.ndim != 3:
         raise PatternError(
             f"Tiles: shapes must be booleans (shapes, {block[0]}, {block[1]}), "
@@ -159,7 +159,7 @@ def _shapes(shapes: object, block: tuple[int, int]) -> Content:
 
 
 def _tiles(tiles: object, shapes: Content | None) -> Content:
-    source = as_tensor(tiles)  # type: ignore[arg-type]
+    source = as_tensor(tiles, "Tiles: tiles")
     if source.is_floating_point() or source.is_complex() or source.ndim not in (2, 4):
         raise PatternError(
             "Tiles: tiles must be booleans or integers (q_tiles, kv_tiles) or "

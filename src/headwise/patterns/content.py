@@ -70,9 +70,17 @@ class Content:
         return self.tensor.nbytes
 
 
-def as_tensor(numbers: Numbers) -> Tensor:
+def as_tensor(numbers: object, caller: str = "a pattern") -> Tensor:
     """Return a tensor as it is, and other numbers as a tensor on the CPU."""
-    return numbers if isinstance(numbers, Tensor) else torch.as_tensor(numbers, device="cpu")
+    if isinstance(numbers, Tensor):
+        return numbers
+    try:
+        return torch.as_tensor(numbers, device="cpu")
+    except (TypeError, ValueError, RuntimeError) as wrong:
+        raise PatternError(
+            f"{caller}: numbers must be a tensor, or lists of equal lengths, got {numbers!r:.200}\n"
+            f"  hint: torch says: {wrong}"
+        ) from None
 
 
 def is_traced(tensor: Tensor) -> bool:

@@ -24,7 +24,7 @@ _MANY = 16
 @alone_after_fork
 def as_mask(caller: str, mask: Numbers) -> Tensor:
     """Return a mask as booleans; numbers must all be 0 or 1, others are refused."""
-    source = as_tensor(mask)
+    source = as_tensor(mask, caller)
     if source.dtype == torch.bool:
         return source
     if is_traced(source):

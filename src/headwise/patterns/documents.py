@@ -181,7 +181,7 @@ def _samples(ids: Content | None) -> int | None:
 def _document_ids(name: str, numbers: Numbers | Content) -> Content:
     if isinstance(numbers, Content):
         return numbers
-    source = as_tensor(numbers)
+    source = as_tensor(numbers, f"Documents: {name}")
     wrong = source.is_floating_point() or source.is_complex() or source.dtype == torch.bool
     if (source.numel() and wrong) or source.ndim not in (1, 2):
         raise PatternError(
@@ -193,7 +193,7 @@ def _document_ids(name: str, numbers: Numbers | Content) -> Content:
 
 
 def _numbered(name: str, ends: Numbers) -> Tensor:
-    ends = as_tensor(ends).to("cpu")
+    ends = as_tensor(ends, f"Documents.from_cu_seqlens: {name}").to("cpu")
     if is_traced(ends):
         raise PatternError(
             f"Documents.from_cu_seqlens: {name} is being traced, so the number of tokens is not "

@@ -1,6 +1,7 @@
 """Tokens that see all and are seen by all."""
 
 from bisect import bisect_left
+from collections.abc import Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -151,7 +152,9 @@ def _chosen(which: Numbers | Content) -> tuple[int, ...] | Content:
     """Return the positions in rising order; booleans, and numbers being traced, stay a tensor."""
     if isinstance(which, Content):
         return which
-    source = as_tensor(which)
+    if isinstance(which, Set):
+        which = sorted(which)
+    source = as_tensor(which, "GlobalTokens: which")
     if source.dtype == torch.bool and source.ndim in (1, 2):
         return Content(source, torch.bool) if source.numel() or source.ndim == 2 else ()
     if source.dtype == torch.bool or source.ndim > 1:

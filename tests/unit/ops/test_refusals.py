@@ -175,7 +175,7 @@ def test_unknown_backend(run: Callable[..., Any]) -> None:
         run(*zeros(Q, K, V), backend="flash")
     assert str(caught.value) == (
         f"{run.__name__}: unknown backend 'flash'\n"
-        "  hint: choose one of 'auto', 'native', 'sdpa', 'reference'"
+        "  hint: choose one of 'auto', 'native', 'flex', 'sdpa', 'reference'"
     )
 
 

@@ -29,8 +29,8 @@ pytestmark = pytest.mark.usefixtures("plain_calls")
 FAR = 2**60
 TOKENS = "GlobalTokens: which must be positions (tokens,), or booleans (length,) or (batch, length)"
 TOKENS_HINT = "positions that differ by sample are given as booleans"
-INTEGERS = "GlobalTokens: which must be an int or 1-D integers (batch,), got"
-INTEGERS_HINT = "give one number of tokens for all samples, or one per sample"
+INTEGERS = "GlobalTokens: which must be an int or integers (tokens,), got"
+INTEGERS_HINT = "give the positions of the tokens, or booleans per sample"
 TILES = (
     "Tiles: tiles must be booleans or integers (q_tiles, kv_tiles) or "
     "(batch, heads, q_tiles, kv_tiles), got"
