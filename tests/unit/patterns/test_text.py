@@ -109,8 +109,8 @@ REFUSED = [
     ),
     (
         *("documents([[1], [1, 2]])", 1),
-        "documents cannot be built from this: expected sequence of length 1 at dim 1 (got 2)",
-        "it takes documents(ids, kv_ids=None)",
+        "Documents: ids: numbers must be a tensor, or lists of equal lengths, got [[1], [1, 2]]",
+        "torch says: expected sequence of length 1 at dim 1 (got 2)",
     ),
     (
         *(f"window({10**18}, 0)", 8, "a number has 19 digits"),
