@@ -21,9 +21,10 @@ from headwise.cli.bench.contenders import answers, contenders, inputs
 from headwise.cli.bench.gate import check
 from headwise.cli.bench.measure import alternate, ratio
 from headwise.cli.output import show, steps, table
+from headwise.ops.softmax.layouts import layout_of
 from headwise.patterns import Causal, Documents, Pattern, Window, bigbird, longformer
 from headwise.patterns.grid import grids
-from headwise.patterns.lowering import kept, lower
+from headwise.patterns.lowering import kept
 from headwise.patterns.tiles import TileLayout
 
 PARTS = ("tiles", "lowering", "memory", "flex")
@@ -169,7 +170,7 @@ def _lowered(pattern: Pattern, length: int) -> tuple[list[float], int]:
 
     def anew() -> TileLayout | None:
         kept.clear()
-        return lower(pattern, places)
+        return layout_of(pattern, places)
 
     layout = anew()
     assert layout is not None

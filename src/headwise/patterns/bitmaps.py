@@ -64,14 +64,20 @@ class Bitmaps:
         count = int(kinds.max()) + 1 if len(kinds) else 0
         chosen = torch.zeros(count, dtype=torch.int64, device="cpu")
         chosen[kinds] = torch.arange(len(kinds), device="cpu")
-        numbers: list[int] = []
-        for part in torch.split(chosen, _CHUNK):
-            bits, held = _spelled(plain, grid, query[part], key[part])
-            full = (rows[part] * keys[part]).tolist()
-            for row, some, every in zip(bits, held, full, strict=True):
-                plain_kind = EMPTY if not some else FULL if some == every else None
-                numbers.append(self.number(row) if plain_kind is None else plain_kind)
-        return torch.tensor(numbers, dtype=torch.int64, device="cpu")[kinds]
+        queries, held = _row_masks(rows[chosen]), keys[chosen]
+        bits = _spelled(plain, grid, query[chosen], key[chosen]) & queries
+        bits = bits.masked_fill(torch.arange(KEY_TILE, device="cpu") >= held.unsqueeze(1), 0)
+        full = (bits == queries).sum(1) == held
+        numbers = torch.where(full, FULL, EMPTY)
+        partial = ~full & (bits != 0).any(1)
+        found = [self.number(row) for row in bits[partial]]
+        numbers[partial] = torch.tensor(found, dtype=torch.int64, device="cpu")
+        return numbers[kinds]
+
+
+def _row_masks(rows: Tensor) -> Tensor:
+    """Return the bits of so many queries, (tiles, 1) int64."""
+    return ((1 << rows) - 1).unsqueeze(1)
 
 
 def _numbered(told: Tensor) -> Tensor:
@@ -93,21 +99,37 @@ def _ranks(numbers: Tensor) -> Tensor:
     return ranks
 
 
-def _spelled(
-    plain: Pattern, grid: Grid, first_query: Tensor, first_key: Tensor
-) -> tuple[Tensor, list[int]]:
-    """Return bitmaps (tiles, KEY_TILE) int64, and how many pairs each allows.
+def _spelled(plain: Pattern, grid: Grid, query: Tensor, key: Tensor) -> Tensor:
+    """Return the bitmaps of tiles, (tiles, KEY_TILE) int64; what is past the end does not count."""
+    if plain.shift_invariant:
+        return _slid(plain, key + grid.kv_offset - query - grid.q_offset)
+    corners = torch.split(torch.stack([query, key], 1), _CHUNK)
+    found = [_asked(plain, grid, *corner.unbind(1)) for corner in corners]
+    return torch.cat(found) if found else query.new_zeros(0, KEY_TILE)
 
-    Pairs past the end of the call are forbidden.
-    """
+
+def _asked(plain: Pattern, grid: Grid, first_query: Tensor, first_key: Tensor) -> Tensor:
     query = first_query.view(-1, 1, 1) + torch.arange(QUERY_TILE, device="cpu").view(1, -1, 1)
     key = first_key.view(-1, 1, 1) + torch.arange(KEY_TILE, device="cpu")
     allowed = plain._allows(
         query.clamp(max=grid.q_len - 1) + grid.q_offset,
         key.clamp(max=grid.kv_len - 1) + grid.kv_offset,
     )
-    allowed = allowed & (query < grid.q_len) & (key < grid.kv_len)
-    return packed(allowed), allowed.sum((1, 2)).tolist()
+    return packed(allowed.expand(len(first_query), QUERY_TILE, KEY_TILE))
+
+
+def _slid(plain: Pattern, gap: Tensor) -> Tensor:
+    """Return the bitmaps of tiles from the distance of their corners, (tiles,), alone.
+
+    Bit ``r`` of key ``j`` speaks of the distance ``gap + j - r``: words of neighbouring keys are the
+    same bits, moved by one. They are put together from words of half their length.
+    """
+    gaps = gap.unsqueeze(1) + torch.arange(1 - QUERY_TILE, KEY_TILE, device="cpu")
+    word = plain._allows(torch.zeros_like(gaps), gaps).to(torch.int64)
+    for length in (1, 2, 4, 8):
+        word = word[:, length:] | word[:, :-length] << length
+    twice = word[:, 16:] | word[:, :-16] << 16
+    return word[:, 32:] | twice[:, :KEY_TILE] << 16
 
 
 def packed(allowed: Tensor) -> Tensor:
