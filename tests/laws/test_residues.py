@@ -27,7 +27,8 @@ WITH_STEPS = st.one_of(
 @pytest.fixture(autouse=True, scope="module")
 def _at_any_size() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(residues, "_FEWEST_TOKENS", 1)
+        patch.setattr(residues, "_FEWEST_SORTED", 1)
+        patch.setattr(residues, "_FEWEST_JOINED", 1)
         patch.setattr(residues, "_SHORTEST_CLASS", 0)
         yield
 

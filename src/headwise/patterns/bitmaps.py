@@ -121,8 +121,8 @@ def _asked(plain: Pattern, grid: Grid, first_query: Tensor, first_key: Tensor) -
 def _slid(plain: Pattern, gap: Tensor) -> Tensor:
     """Return the bitmaps of tiles from the distance of their corners, (tiles,), alone.
 
-    Bit ``r`` of key ``j`` speaks of the distance ``gap + j - r``: words of neighbouring keys are the
-    same bits, moved by one. They are put together from words of half their length.
+    Bit ``r`` of key ``j`` speaks of the distance ``gap + j - r``, so words of neighbouring keys are
+    the same bits, moved by one. They are put together from words of half their length.
     """
     gaps = gap.unsqueeze(1) + torch.arange(1 - QUERY_TILE, KEY_TILE, device="cpu")
     word = plain._allows(torch.zeros_like(gaps), gaps).to(torch.int64)

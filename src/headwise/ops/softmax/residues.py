@@ -13,8 +13,9 @@ from headwise.patterns.base import Pattern
 from headwise.patterns.grid import Grid
 from headwise.patterns.residues import ResidueClasses, parts
 
-# Below so many tokens, and for shorter classes, sorting costs more than it saves.
-_FEWEST_TOKENS = 512
+# Below so many tokens, and for shorter classes, sorting and joining cost more than they save.
+_FEWEST_SORTED = 512
+_FEWEST_JOINED = 2048
 _SHORTEST_CLASS = 8
 
 
@@ -34,13 +35,14 @@ def split(call: Call) -> list[Part]:
     """Return parts that share no pair and make ``call``; a single one where nothing is gained."""
     whole = [Part(call.pattern, call.places, 1)]
     shorter = min(call.query.shape[2], call.key.shape[2])
-    if call.pattern is None or shorter < _FEWEST_TOKENS or not _is_plain(call):
+    if call.pattern is None or shorter < _FEWEST_SORTED or not _is_plain(call):
         return whole
     found = parts(call.pattern)
     shifts = [place.q_offset - place.kv_offset for place in call.places]
     fits = all(shift >= 0 and shift % part.step == 0 for shift in shifts for part in found)
     largest = max(part.step for part in found)
-    if largest == 1 or largest * _SHORTEST_CLASS > shorter or not fits:
+    fewest = max(_FEWEST_SORTED if len(found) == 1 else _FEWEST_JOINED, largest * _SHORTEST_CLASS)
+    if largest == 1 or shorter < fewest or not fits:
         return whole
     return [_part(part, call) if part.step > 1 else Part(part, call.places, 1) for part in found]
 
