@@ -7,7 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwise.patterns import Causal, Dense, Documents, Pattern, Window
+from headwise.ops.softmax.layouts import layout_of
+from headwise.patterns import Causal, Dense, Documents, Pattern, Window, lowering
 from headwise.patterns.bitmaps import Bitmaps
 from headwise.patterns.entries import Entries, of_few_queries, of_tiles, runs_of
 from headwise.patterns.grid import Grid, grids
@@ -32,7 +33,7 @@ few = settings(max_examples=settings().max_examples // 2)
 
 def lowered_mask(pattern: Pattern, setting: Setting) -> torch.Tensor:
     places = grids(setting.q_len, setting.kv_len, setting.q_offset, setting.kv_offset)
-    layout = lower(pattern, places)
+    layout = layout_of(pattern, places)
     shape = (setting.batch, setting.heads, setting.q_len, setting.kv_len)
     if layout is None:
         return torch.ones(shape, dtype=torch.bool)
@@ -42,10 +43,14 @@ def lowered_mask(pattern: Pattern, setting: Setting) -> torch.Tensor:
 
 
 def assert_lowered(pattern: Pattern, setting: Setting) -> None:
+    """Compare both ways of a small call with the rule: the usual one, and that of long inputs."""
     wanted = pattern.dense(setting.q_len, setting.kv_len, **setting.offsets)
-    assert torch.equal(
-        lowered_mask(pattern, setting), wanted.expand(setting.batch, setting.heads, -1, -1)
-    )
+    for small in (lowering._FEW_PAIRS, 0):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(lowering, "_FEW_PAIRS", small)
+            lowering.kept.clear()
+            found = lowered_mask(pattern, setting)
+        assert torch.equal(found, wanted.expand(setting.batch, setting.heads, -1, -1))
 
 
 @on_every_kind
