@@ -1,6 +1,6 @@
 """Attention for PyTorch: one call, one layer, one cache."""
 
-from headwise import hf, inspection, nn, patterns, positions
+from headwise import _interrupts, hf, inspection, nn, patterns, positions  # noqa: F401
 from headwise._strict import strict
 from headwise.cache import KVCache
 from headwise.errors import (

@@ -41,6 +41,10 @@ and 'sdpa' would be used
           hint: make the call one that 'native' takes, or name backend='sdpa' in it; strict mode \
 is set by HEADWISE_STRICT=1 or headwise.strict(), and headwise.strict(False) lifts it
     """
+    if not isinstance(on, bool):
+        raise TypeError(
+            f"strict: on must be True or False, got {on!r}\n  hint: strict() switches it on"
+        )
     token = _asked.set(on)
     try:
         yield

@@ -104,6 +104,7 @@ def _backends() -> dict[str, dict[str, tuple[str, ...]]]:
     kinds = {
         "float32": torch.zeros(1, 2, 3, 16),
         "bfloat16": torch.zeros(1, 2, 3, 16, dtype=torch.bfloat16),
+        "float16": torch.zeros(1, 2, 3, 16, dtype=torch.float16),
         "gradients": torch.zeros(1, 2, 3, 16, requires_grad=True),
     }
     if torch.cuda.is_available():

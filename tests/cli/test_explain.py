@@ -83,15 +83,35 @@ def test_very_long_patterns_are_drawn_by_tiles() -> None:
 @pytest.mark.parametrize(
     ("pattern", "says"),
     [
-        ("per_head(causal, full)", ", head 1 of 2"),
-        ("lengths([1, 2])", ", sample 1 of 2"),
-        ("per_head(lengths([1, 2]), full)", ", sample 1 of 2, head 1 of 2"),
+        ("per_head(causal, full)", ", head 0 of 2"),
+        ("lengths([1, 2])", ", sample 0 of 2"),
+        ("per_head(lengths([1, 2]), full)", ", sample 0 of 2, head 0 of 2"),
         ("per_head(causal)", ""),
     ],
 )
 def test_what_is_not_drawn_is_said(pattern: str, says: str) -> None:
     title = drawn(parse(pattern), 2, 2).splitlines()[0]
     assert title == f"2 queries (down) × 2 keys (across){says}: ■ may attend, · may not"
+
+
+def test_one_of_each_is_singular() -> None:
+    title, sign = drawn(hw.Causal(), 1, 1).splitlines()
+    assert (title, sign) == ("1 query (down) × 1 key (across): ■ may attend, · may not", "■")
+    assert drawn(hw.Causal(), 1, 100).splitlines()[1].startswith("each sign is 1 query × 2 keys:")
+
+
+def test_the_title_is_one_line_at_any_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    words = ("--length", "65536", "--batch", "1000", "--heads", "4096", "--head-dim", "128")
+    assert typed("explain", *words).stdout.splitlines()[0].endswith("head dim 128")
+
+
+@pytest.mark.parametrize("words", [("--queries", "0"), ("--head-dim", "0"), ("--batch", "0")])
+def test_what_a_backend_refuses_is_one_row(words: tuple[str, ...]) -> None:
+    rows = typed("explain", "--length", "8", *words).stdout.splitlines()
+    refused = [row.split()[1] for row in rows if row.startswith(" not ")]
+    assert refused == ["flex", "sdpa"]
+    assert next(row for row in rows if row.startswith(" not flex ")).endswith("; a size is zero")
 
 
 def test_nothing_is_drawn_of_nothing() -> None:
@@ -114,12 +134,14 @@ def test_nothing_is_drawn_of_nothing() -> None:
         ),
         (
             ("--length", "9", "--pattern", "per_head(causal, full)"),
-            "the pattern must tell apart as many heads as the call has, or 1, got 2 for 12; "
+            "--pattern: the pattern must tell apart as many heads as the call has, or 1, "
+            "got 2 for 12; "
             "build the pattern for the heads of this call",
         ),
         (
             ("--length", "9", "--pattern", "documents([0, 0])"),
-            "queries stand at positions 0 to 8, but document numbers are given for 0 to 1",
+            "--pattern: Documents: queries stand at positions 0 to 8, but document numbers are "
+            "given for 0 to 1",
         ),
         (("--length", "9", "--kv-heads", "5"), "kv_heads must divide q_heads, got 5 and 12"),
         (("--length", "9", "--lang", "zh"), "--lang is for --variants"),

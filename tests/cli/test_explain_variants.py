@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 from importlib.resources import files
@@ -13,6 +14,7 @@ from rich.cells import cell_len
 from headwise import _native
 from headwise.cli import folding, variants
 from headwise.cli.bench import measure
+from headwise.ops import explain_sizes
 from headwise.patterns import parse
 from tests.cli.typed import COMMAND, assert_refused, started, typed
 
@@ -55,6 +57,32 @@ def test_json_holds_what_was_measured() -> None:
     full, cross, *_, step = found["kinds"]
     assert (full["queries"], cross["queries"], step["queries"]) == (256, 64, 1)
     assert full["name"] == WORDS["en"]["kinds"]["full"]["name"]
+
+
+@pytest.mark.parametrize("kind", variants.KINDS, ids=lambda kind: kind.name)
+def test_formulas_are_those_of_the_pairs(kind: variants.Kind) -> None:
+    length = 16_384
+    letters = {"n": length, "m": length // 4, "d": 1, "w": 128, "s": 128, "g": 1, "b": 64}
+    written = kind.formula.replace("²", "**2").replace("·", "*").replace("/2s", "/(2*s)")
+    value = eval(re.sub(r"(\d)([a-z])", r"\1*\2", written), {}, letters)
+    plan = explain_sizes(1, 1, 1, kind.queries(length), length, 8, pattern=kind.pattern)
+    assert value == pytest.approx(plan.live_fraction * kind.queries(length) * length, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("lang", "count", "says"),
+    [
+        *(("en", 1, ", 1 thread\n"), ("en", 2, ", 2 threads\n")),
+        *(("zh", 1, "\uff0c1 个线程\n"), ("zh", 2, "\uff0c2 个线程\n")),
+    ],
+)
+def test_threads_are_counted(
+    lang: str, count: int, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = {"cpu": "Some CPU", "instruction_set": "avx2", "threads": count}
+    monkeypatch.setattr(variants, "machine", lambda: place)
+    monkeypatch.setattr(variants, "KINDS", variants.KINDS[-1:])
+    assert says in typed("explain", "--variants", "--length", "256", "--lang", lang).stdout
 
 
 def test_both_languages_say_the_same_things() -> None:

@@ -22,7 +22,12 @@ def test_json_holds_every_field() -> None:
     assert set(found) == set(Info.__dataclass_fields__)
     assert found["threads"] == torch.get_num_threads()
     assert found["isas"] == list(_native.available())
-    assert found["backends"]["reference"] == {"float32": [], "bfloat16": [], "gradients": []}
+    assert found["backends"]["reference"] == {
+        "float32": [],
+        "bfloat16": [],
+        "float16": [],
+        "gradients": [],
+    }
 
 
 def test_models_are_where_the_variable_says(monkeypatch: pytest.MonkeyPatch) -> None:

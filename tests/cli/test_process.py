@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from headwise import _interrupts
 from headwise.cli import main
 from headwise.cli.failures import EXIT_CODES
 from headwise.info import info
@@ -54,6 +55,47 @@ def test_a_reader_that_goes_away(words: tuple[str, ...]) -> None:
         process.stdout.close()
         assert process.stderr.read() == ""
         assert process.wait(timeout=60) == 141
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [("info",), ("explain",), ("generate", "x"), ("bench",)])
+@pytest.mark.parametrize("loading", ["torch", "typer"])
+def test_ctrl_c_while_the_command_is_imported(words: tuple[str, ...], loading: str) -> None:
+    """The process is stopped at the moment that it begins to import a package."""
+    program = (
+        "import os, runpy, signal, sys\n"
+        "class Stop:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {loading!r}:\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Stop())\n"
+        f"sys.argv = ['-m', *{list(words)!r}]\n"
+        "sys.orig_argv = ['python', '-m', 'headwise.cli']\n"
+        "runpy.run_module('headwise.cli', run_name='__main__')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "headwise: stopped\n")
+
+
+@pytest.mark.parametrize(
+    ("argv", "orig_argv", "is_ours"),
+    [
+        (["/some/bin/headwise", "info"], ["python", "/some/bin/headwise", "info"], True),
+        (["-m", "info"], ["python", "-m", "headwise.cli", "info"], True),
+        (["-m", "x"], ["python", "-m", "pytest", "x"], False),
+        (["train.py", "headwise.cli"], ["python", "train.py", "headwise.cli"], False),
+        (["-c"], ["python", "-c", "import headwise"], False),
+        ([], [], False),
+    ],
+)
+def test_only_the_command_line_is_ended_at_once(
+    argv: list[str], orig_argv: list[str], is_ours: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", argv)
+    monkeypatch.setattr(sys, "orig_argv", orig_argv)
+    assert _interrupts._is_command_line() is is_ours
 
 
 @pytest.mark.slow

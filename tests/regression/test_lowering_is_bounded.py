@@ -17,9 +17,12 @@ def test_what_is_kept_is_bounded_in_bytes() -> None:
         room.put((pattern, grids(1, 3000, None, 0)), None)
         assert room.nbytes <= 50_000
     assert (pattern, grids(1, 3000, None, 0)) in room
-    large = hw.KeyMask(torch.ones(40_000))
-    room.put((large, grids(1, 40_000, None, 0)), None)
-    assert (large, grids(1, 40_000, None, 0)) not in room
+    large, huge = hw.KeyMask(torch.ones(90_000)), hw.KeyMask(torch.ones(500_000))
+    room.put((large, grids(1, 90_000, None, 0)), None)
+    assert (large, grids(1, 90_000, None, 0)) in room, "kept alone"
+    assert (pattern, grids(1, 3000, None, 0)) not in room
+    room.put((huge, grids(1, 500_000, None, 0)), None)
+    assert (huge, grids(1, 500_000, None, 0)) not in room
 
 
 def test_equal_patterns_share_one_layout() -> None:

@@ -72,7 +72,7 @@ def _fixed(draw: st.DrawFn, setting: Setting) -> Pattern:
 
 
 def _global_tokens(draw: st.DrawFn, setting: Setting) -> Pattern:
-    tokens = draw(st.lists(st.just(0) | st.integers(0, _size(setting)), max_size=4))
+    tokens = draw(st.lists(st.just(0) | st.integers(0, _size(setting)), max_size=4, unique=True))
     one = tokens[:1]
     return GlobalTokens(draw(st.sampled_from([tokens, tuple(tokens), *one, _integers(tokens)])))
 

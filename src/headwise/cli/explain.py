@@ -3,6 +3,8 @@
 import json
 from dataclasses import asdict
 from enum import StrEnum
+from itertools import groupby
+from operator import itemgetter
 from typing import Annotated, Any
 
 import torch
@@ -116,11 +118,12 @@ def explain(  # noqa: PLR0913 (one parameter per option)
         print(json.dumps({name: value for name, value in facts.items() if name != "rows"}))
         return
     sizes = facts["sizes"].items()
-    rows = table(" · ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in sizes))
+    print(" · ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in sizes))
+    rows = table("")
     rows.add_column("attend", no_wrap=True)
     rows.add_column(f"{facts['dtype']}{', with gradients' if backward else ''}")
-    for name, text in facts["rows"]:
-        rows.add_row(name, text)
+    for name, said in groupby(facts["rows"], itemgetter(0)):
+        rows.add_row(name, "; ".join(text for _, text in said))
     show(rows)
     if draw:
         print("\n".join(facts["drawing"]))
@@ -155,7 +158,9 @@ def _explained(options: dict[str, Any], length: int | None) -> dict[str, Any]:
         )
         if options["--draw"]:
             drawing = drawn(rule, sizes["queries"], sizes["keys"]).splitlines()
-    except (PatternError, ShapeError) as refusal:
+    except PatternError as refusal:
+        raise WrongInput(f"--pattern: {_one_line(refusal)}") from refusal
+    except ShapeError as refusal:
         raise WrongInput(_one_line(refusal)) from refusal
     return {
         "pattern": repr(rule),
@@ -176,8 +181,11 @@ def _pattern(text: str) -> Pattern:
 
 
 def _one_line(refusal: Exception) -> str:
-    """Return what a refusal says first and how it says to go on, on one line."""
+    """Return what a refusal says first and how it says to go on, on one line.
+
+    The name of the function of the library that this command calls is left out.
+    """
     lines = str(refusal).splitlines()
-    said = lines[0].partition(": ")[2] or lines[0]
+    said = lines[0].removeprefix("explain: ").removeprefix("patterns.parse: ")
     hints = [line.removeprefix("  hint: ") for line in lines if line.startswith("  hint: ")]
     return "; ".join([said, *hints])

@@ -8,6 +8,7 @@ from typing import ParamSpec
 
 import typer
 
+from headwise._interrupts import interruptible
 from headwise.errors import BackendRefused, CacheError, DtypeError, PatternError, ShapeError
 
 EXIT_CODES = (
@@ -33,8 +34,9 @@ def guarded(command: Callable[_Options, None]) -> Callable[_Options, None]:
     @wraps(command)
     def run(*args: _Options.args, **options: _Options.kwargs) -> None:
         try:
-            command(*args, **options)
-            sys.stdout.flush()
+            with interruptible():
+                command(*args, **options)
+                sys.stdout.flush()
         except WrongInput as wrong:
             raise _end(command.__name__, str(wrong), 2) from None
         except (Unable, *_REFUSED) as refusal:

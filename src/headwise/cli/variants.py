@@ -75,7 +75,7 @@ KINDS = (
     Kind("cross", "m·n·d", Full(), lambda length: length // 4),
     Kind("causal", "n²/2·d", Causal()),
     Kind("local", "n·2w·d", Window(128, 128)),
-    Kind("strided", "n·(2s + n/s)·d", Strided(128) & Causal()),
+    Kind("strided", "n·(s + n/2s)·d", Strided(128) & Causal()),
     Kind("longformer", "n·(2w + 2g)·d", longformer(256, [0])),
     Kind("bigbird", "n·(3 + 4 + 3)·b·d", bigbird(64, 3, 1, 3, seed=0)),
     Kind("step", "n·d", Causal(), lambda length: 1),
@@ -137,7 +137,9 @@ def _print_tables(costs: list[Cost], words: dict[str, Any]) -> None:
         "width": _WIDTH,
         "cpu": place["cpu"],
         "isa": place["instruction_set"] or "-",
-        "threads": place["threads"],
+        "threads": words["threads"]["one" if place["threads"] == 1 else "more"].format(
+            place["threads"]
+        ),
     }
     price = table(words["measured"].format(**facts))
     price.add_column(columns["name"])

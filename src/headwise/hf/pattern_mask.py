@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from headwise.errors import BackendRefused
 from headwise.patterns import Pattern
-from headwise.patterns.lowering import pattern_name
+from headwise.patterns.wording import pattern_name
 
 # Operations that mean the same for a boolean mask, True = may attend, whoever calls them.
 _BOOLEAN = frozenset(

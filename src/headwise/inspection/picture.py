@@ -13,7 +13,7 @@ from headwise.patterns.tiles import KEY_TILE, QUERY_TILE
 
 NONE, SOME, ALL = 0, 1, 2
 
-# Cells along a side: no more than there are pixels on the axes of a figure of the default size.
+# Cells along a side at most.
 CELLS = 256
 # Calls with more pairs are drawn by the tiles that kernels work on.
 _PAIRS = 4096 * 4096
@@ -38,14 +38,20 @@ class Cells(NamedTuple):
     size: tuple[int, int]
 
 
-def cells_of(plain: Pattern, grid: Grid) -> Cells:
-    """Sort the pairs of one sample and head into cells, without a table of all pairs."""
+def cells_of(plain: Pattern, grid: Grid, most: int = CELLS) -> Cells:
+    """Sort the pairs of one sample and head into cells, without a table of all pairs.
+
+    Args:
+        plain: What to sort.
+        grid: Where its queries and keys stand.
+        most: Rows, and columns, of cells at most.
+    """
     if grid.q_len * grid.kv_len <= _PAIRS:
         unit, spelled = (1, 1), _by_pairs(plain, grid)
     else:
         unit, spelled = (QUERY_TILE, KEY_TILE), _by_tiles(plain, grid)
     rows, columns = _ceil(grid.q_len, unit[0]), _ceil(grid.kv_len, unit[1])
-    group = (_ceil(rows, CELLS), _ceil(columns, CELLS))
+    group = (_ceil(rows, most), _ceil(columns, most))
     size = (unit[0] * group[0], unit[1] * group[1])
     return Cells(
         _shades(spelled, rows, columns, group),

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from headwise._checks import is_int
 from headwise.errors import PatternError
-from headwise.inspection.picture import ALL, NONE, SOME, Cells, cells_of
+from headwise.inspection.picture import ALL, CELLS, NONE, SOME, Cells, cells_of
 from headwise.patterns import Pattern
 from headwise.patterns.grid import Grid, Offset, grids
 
@@ -17,6 +17,20 @@ _COLOURS = {NONE: "#f3f4f6", SOME: "#7fb2e5", ALL: "#173f7a"}
 _LINED = 48
 # The longest side of a picture, measured in the other one.
 _LONGEST = 4.0
+# A cell has a pixel or more, or a row of them could vanish: of the shorter side of the axes this
+# much is counted on, for labels may take the rest, and no fewer cells than the last figure.
+_COUNTED_ON, _FEWEST = 0.75, 16
+# Inches between ticks, so that the numbers stand apart.
+_APART = 0.6
+# A legend that covers little.
+_SMALL = {
+    "fontsize": "x-small",
+    "title_fontsize": "x-small",
+    "handlelength": 1.0,
+    "labelspacing": 0.2,
+    "borderpad": 0.3,
+    "framealpha": 0.9,
+}
 
 
 def pattern(
@@ -32,8 +46,9 @@ def pattern(
 ) -> "Axes":
     """Draw who may attend to whom: a row per query, a column per key.
 
-    Up to 256 tokens a cell is one pair. Beyond that a cell stands for a rectangle of pairs, and
-    its shade says whether none, some or all of them are allowed; the legend says how large it is.
+    Up to 256 tokens, fewer on small axes, a cell is one pair. Beyond that a cell stands for a
+    rectangle of pairs, and its shade says whether none, some or all of them are allowed; the
+    legend says how large it is. Where samples or heads differ, the title says which one is shown.
     Above 4,096 × 4,096 pairs the cells are made of the tiles of 48 queries × 128 keys that the
     kernels work on, read from what ``attend`` itself uses; memory then follows the live tiles.
 
@@ -44,9 +59,10 @@ def pattern(
         q_offset: Absolute position of the first query; an int, or one per sample. ``None`` puts
             the last query beside the last key.
         kv_offset: Absolute position of the first key; an int, or one per sample.
-        sample: Which sample to draw, where they differ.
-        head: Which query head to draw, where they differ.
-        ax: Axes to draw on; ``None`` makes a figure for them.
+        sample: Which sample to draw, where they differ; counted from 0.
+        head: Which query head to draw, likewise.
+        ax: Axes to draw on, with the legend where the fewest pairs are allowed; ``None`` makes a
+            figure for them, with the legend beside the picture.
 
     Returns:
         The axes. Nothing is shown or saved: ``ax.figure.savefig("pattern.png")`` saves it.
@@ -65,17 +81,31 @@ def pattern(
         ('key position', 'query position')
     """
     _require_matplotlib()
-    grid = _grid(pattern, grids(q_len, kv_len, q_offset, kv_offset), sample, head)
-    return _drawn(cells_of(pattern.sample(sample, head), grid), ax)
-
-
-def _drawn(cells: Cells, ax: "Axes | None") -> "Axes":
     from matplotlib import pyplot as plt
+
+    places = grids(q_len, kv_len, q_offset, kv_offset)
+    grid = _grid(pattern, places, sample, head)
+    alone = ax is None
+    if ax is None:
+        ax = plt.subplots(figsize=(7.2, 4.8), layout="compressed")[1]
+    pixels = int(_COUNTED_ON * min(ax.bbox.width, ax.bbox.height))
+    cells = cells_of(pattern.sample(sample, head), grid, min(max(pixels, _FEWEST), CELLS))
+    _draw(cells, ax)
+    _add_legend(ax, cells, beside=alone)
+    told_apart = (
+        ("sample", sample, max(pattern.batch_size or 1, len(places))),
+        ("head", head, pattern.num_heads or 1),
+    )
+    shown = [f"{name} {number} of {count}" for name, number, count in told_apart if count > 1]
+    if shown:
+        ax.set_title(", ".join(shown))
+    return ax
+
+
+def _draw(cells: Cells, ax: "Axes") -> None:
     from matplotlib.colors import ListedColormap
     from matplotlib.ticker import MaxNLocator
 
-    if ax is None:
-        ax = plt.subplots(figsize=(7.2, 4.8), layout="compressed")[1]
     keys, queries = ((edges - 0.5).numpy() for edges in (cells.keys, cells.queries))
     ax.pcolormesh(
         keys,
@@ -96,14 +126,18 @@ def _drawn(cells: Cells, ax: "Axes | None") -> "Axes":
     )
     ratio = float((queries[-1] - queries[0]) / (keys[-1] - keys[0]))
     ax.set_box_aspect(min(max(ratio, 1 / _LONGEST), _LONGEST))
-    ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    ax.yaxis.set_major_locator(MaxNLocator(6, integer=True))
-    _add_legend(ax, cells)
-    return ax
+    inches = min(ax.bbox.width, ax.bbox.height) / ax.figure.dpi
+    ticks = min(max(int(inches / _APART), 2), 6)
+    # Below the cells, so that an outermost row or column is not hidden.
+    for spine in ax.spines.values():
+        spine.set(zorder=0, color="0.8")
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_locator(MaxNLocator(ticks, integer=True, min_n_ticks=1))
+        axis.set_major_formatter("{x:,.0f}")
 
 
-def _add_legend(ax: "Axes", cells: Cells) -> None:
-    """Put a legend beside the picture."""
+def _add_legend(ax: "Axes", cells: Cells, *, beside: bool) -> None:
+    """Put a legend beside the picture, or in its emptiest corner."""
     from matplotlib.patches import Patch
 
     single = cells.size == (1, 1)
@@ -116,11 +150,22 @@ def _add_legend(ax: "Axes", cells: Cells) -> None:
             for shade, label in labels.items()
         ],
         title=None if single else f"cells of {cells.size[0]} × {cells.size[1]}",
-        loc="upper left",
-        bbox_to_anchor=(1.02, 1.0),
-        borderaxespad=0.0,
-        frameon=False,
+        **(
+            {"loc": "upper left", "bbox_to_anchor": (1.02, 1.0), "frameon": False}
+            if beside
+            else {"loc": _emptiest_corner(cells), **_SMALL}
+        ),
     )
+
+
+def _emptiest_corner(cells: Cells) -> str:
+    rows, columns = (-(-size // 2) for size in cells.shades.shape)
+    corners = {
+        f"{vertical} {horizontal}": int((cells.shades[down, along] != NONE).sum())
+        for vertical, down in (("upper", slice(rows)), ("lower", slice(-rows, None)))
+        for horizontal, along in (("right", slice(-columns, None)), ("left", slice(columns)))
+    }
+    return min(corners, key=corners.__getitem__)
 
 
 def _grid(pattern: Pattern, places: tuple[Grid, ...], sample: int, head: int) -> Grid:

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from headwise._checks import refuse_shapes
 from headwise._dims import Hidden, Key, Memory, Query, Split, Value
 from headwise.cache import KVCache
-from headwise.errors import CacheError, PatternError, ShapeError
+from headwise.errors import CacheError, ShapeError
 from headwise.ops import attend
 from headwise.ops.softmax.settle_bias import Bias
 from headwise.patterns import Dense, KeyMask, Pattern
-from headwise.patterns.lowering import pattern_name
+from headwise.patterns.wording import check_pattern, pattern_name
 
 _RENAMED = {
     "Q": "query=",
@@ -94,11 +94,8 @@ class MultiHeadAttention(nn.Module):
             value_dim=value_dim,
             kv_dim=kv_dim,
         )
-        if pattern is not None and not isinstance(pattern, Pattern):
-            raise PatternError(
-                f"MultiHeadAttention: pattern must be a Pattern, got {type(pattern).__name__}\n"
-                "  hint: headwise.Causal(), headwise.Window(…), or a mask as headwise.Dense(mask)"
-            )
+        if pattern is not None:
+            check_pattern("MultiHeadAttention", pattern)
         if not 0.0 <= dropout <= 1.0:
             raise ValueError(
                 f"MultiHeadAttention: dropout must lie between 0 and 1, got {dropout}\n"

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from headwise._checks import refuse_shapes
-from headwise.errors import ShapeError
+from headwise.errors import PatternError, ShapeError
+from headwise.ops.softmax.watchers import is_transformed
 from headwise.patterns import GlobalTokens
 from headwise.patterns.content import Numbers
 
@@ -28,15 +29,23 @@ class ChosenTokens(NamedTuple):
 
 def chosen_tokens(which: Numbers, real: Tensor | None, x: Tensor) -> ChosenTokens | None:
     """Find the global tokens; ``None`` where no sample has any."""
-    if torch.compiler.is_compiling():
-        torch._dynamo.graph_break(msg="how many tokens are global decides sizes, so is read first")
     tokens, length = GlobalTokens(which), x.shape[1]
     if isinstance(tokens.which, tuple):
         _check_positions(tokens.which, length)
         flags = torch.zeros(length, dtype=torch.bool, device=x.device)
         flags[list(tokens.which)] = True
         flags = flags.expand(len(x), length)
-    else:
+        if real is None:
+            return _alike(tokens.which, flags)
+    if torch.compiler.is_compiling():
+        torch._dynamo.graph_break(msg="how many tokens are global decides sizes, so is read first")
+    if is_transformed():
+        raise PatternError(
+            "LongformerAttention: under a torch.func transform global_tokens must be positions, "
+            "without kv_mask, for their number decides sizes\n"
+            "  hint: give positions, or call the layer outside the transform"
+        )
+    if not isinstance(tokens.which, tuple):
         flags = flags_of("global_tokens", tokens.which.tensor, x)
     flags = flags if real is None else flags & real
     sample, place = flags.nonzero(as_tuple=True)
@@ -44,6 +53,17 @@ def chosen_tokens(which: Numbers, real: Tensor | None, x: Tensor) -> ChosenToken
         return None
     slot = (flags.cumsum(1) - 1)[sample, place]
     return ChosenTokens(flags, sample, place, slot, int(slot.max()) + 1)
+
+
+def _alike(positions: tuple[int, ...], flags: Tensor) -> ChosenTokens | None:
+    """Return the same positions in every sample, without looking at numbers in tensors."""
+    if not positions:
+        return None
+    batch, count = len(flags), len(positions)
+    place = torch.tensor(positions, device=flags.device).repeat(batch)
+    samples = torch.arange(batch, device=flags.device).repeat_interleave(count)
+    slot = torch.arange(count, device=flags.device).repeat(batch)
+    return ChosenTokens(flags, samples, place, slot, count)
 
 
 def flags_of(name: str, flags: Tensor, x: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from headwise.patterns import (
 )
 from headwise.patterns.content import Numbers
 from headwise.patterns.dense import as_mask
-from headwise.patterns.lowering import pattern_name
+from headwise.patterns.wording import pattern_name
 
 
 class LongformerAttention(nn.Module):

@@ -9,12 +9,15 @@ from torch import Tensor
 
 from headwise._dims import Allowed, Positions
 from headwise.errors import PatternError
-from headwise.patterns.grid import Grid, Offset, grids
+from headwise.patterns.grid import Grid, Offset, check_lengths, grids
 from headwise.patterns.intervals import Intervals
 from headwise.patterns.spans import EVERYTHING, NOTHING, Reach, Runs
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
+
+# Pairs that ``draw`` spells out at most.
+_DRAWN = 10_000_000
 
 
 class Pattern(ABC):
@@ -142,6 +145,7 @@ class Pattern(ABC):
             A boolean tensor (q_len, kv_len) on the CPU; (batch, heads or 1, q_len, kv_len) where
             samples or heads differ.
         """
+        check_lengths(q_len, kv_len)
         return self.spelled(grids(q_len, kv_len, q_offset, kv_offset))
 
     def spelled(
@@ -222,15 +226,33 @@ class Pattern(ABC):
         """
         from headwise.patterns.to_flex import block_mask
 
+        check_lengths(q_len, kv_len)
         places = grids(q_len, kv_len, q_offset, kv_offset, batch)
         return block_mask(self, places, (batch, heads), device, block_size)
 
-    def draw(self, q_len: int, kv_len: int) -> str:
+    def draw(
+        self, q_len: int, kv_len: int, q_offset: Offset | None = None, kv_offset: Offset = 0
+    ) -> str:
         """Draw the pattern as text: a line per query, ``■`` where it may attend, ``·`` where not.
 
         Samples and heads that differ stand under each other, with an empty line between.
+
+        Args:
+            q_len: Number of queries.
+            kv_len: Number of keys; there must not be more than 10,000,000 pairs in all.
+            q_offset: As in ``dense``.
+            kv_offset: As in ``dense``.
         """
-        grid = self.dense(q_len, kv_len)
+        check_lengths(q_len, kv_len)
+        samples = max(self.batch_size or 1, len(grids(q_len, kv_len, q_offset, kv_offset)))
+        parts = samples * (self.num_heads or 1)
+        if parts * q_len * kv_len > _DRAWN:
+            raise PatternError(
+                f"{type(self).__name__}.draw: at most {_DRAWN:,} pairs are drawn, got {q_len:,} "
+                f"queries × {kv_len:,} keys" + (f", {parts:,} times" if parts > 1 else "") + "\n"
+                "  hint: inspection.plots.pattern and headwise explain --draw draw at a scale"
+            )
+        grid = self.dense(q_len, kv_len, q_offset, kv_offset)
         grid = grid.unsqueeze(0) if grid.ndim == 2 else grid.flatten(0, 1)
         return "\n\n".join(
             "\n".join("".join("■" if seen else "·" for seen in row) for row in part)

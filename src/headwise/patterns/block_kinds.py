@@ -38,7 +38,7 @@ def block_kinds(plain: Pattern, grid: Grid, block: int) -> Tensor:
     kinds[whole] = FULL
     touched = _flags(reach.maybe, grid, block, inside=False, shape=(rows, columns)) & ~whole
     places = touched.nonzero()
-    for part in torch.split(places, max(_PAIRS // block**2, 1)):
+    for part in torch.split(places, max(_PAIRS // min(block, grid.q_len * grid.kv_len) ** 2, 1)):
         kinds[part[:, 0], part[:, 1]] = _spelled(plain, grid, block, part)
     return kinds
 
@@ -59,9 +59,12 @@ def _flags(keys: Spans, grid: Grid, block: int, inside: bool, shape: tuple[int, 
 
 def _spelled(plain: Pattern, grid: Grid, block: int, part: Tensor) -> Tensor:
     """Return the kinds of the blocks at (row, column), asked pair by pair."""
-    steps = torch.arange(block, device="cpu")
-    query = part[:, 0].view(-1, 1, 1) * block + steps.view(1, -1, 1)
-    key = part[:, 1].view(-1, 1, 1) * block + steps
+    # A block may be far larger than the call.
+    rows, columns = (
+        torch.arange(min(block, length), device="cpu") for length in (grid.q_len, grid.kv_len)
+    )
+    query = part[:, 0].view(-1, 1, 1) * block + rows.view(1, -1, 1)
+    key = part[:, 1].view(-1, 1, 1) * block + columns
     allowed = plain._allows(
         query.clamp(max=grid.q_len - 1) + grid.q_offset,
         key.clamp(max=grid.kv_len - 1) + grid.kv_offset,

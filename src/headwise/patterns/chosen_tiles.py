@@ -29,6 +29,8 @@ class Tiles(Pattern):
         block: Tokens along a tile's side; an int, or (queries, keys).
         shapes: Tiles in which only some pairs may meet, booleans (shapes, queries, keys);
             ``None`` = there are none.
+        lengths: Queries and keys of the call that they were chosen for, which is then held to
+            them; ``None`` = any that make as many tiles.
 
     Raises:
         PatternError: Tensors of other shapes or dtypes, numbers that name no shape; when used, a
@@ -45,9 +47,10 @@ class Tiles(Pattern):
     tiles: Any
     block: Any = 128
     shapes: Any = None
+    lengths: Any = None
     _first: tuple[int, int] = field(default=(0, 0), init=False, repr=False)
 
-    _alike: ClassVar[tuple[int, ...]] = (2, 1, 3)
+    _alike: ClassVar[tuple[int, ...]] = (2, 1, 3, 1)
 
     def __post_init__(self) -> None:
         if isinstance(self.tiles, Content):
@@ -57,6 +60,8 @@ class Tiles(Pattern):
             shapes = _shapes(self.shapes, self.block)
             object.__setattr__(self, "shapes", shapes if shapes.tensor.shape[0] else None)
         object.__setattr__(self, "tiles", _tiles(self.tiles, self.shapes))
+        if self.lengths is not None:
+            object.__setattr__(self, "lengths", _lengths(self.lengths))
 
     @property
     @override
@@ -80,12 +85,18 @@ class Tiles(Pattern):
         if tiles.ndim == 2:
             return self
         plain = tiles[batch if tiles.shape[0] > 1 else 0, head if tiles.shape[1] > 1 else 0]
-        return Tiles(Content(plain, torch.int32), self.block, self.shapes)
+        return Tiles(Content(plain, torch.int32), self.block, self.shapes, self.lengths)
 
     @override
     def placed(self, grid: Grid) -> Pattern:
         held = tuple(self.tiles.tensor.shape)
         wanted = (-(-grid.q_len // self.block[0]), -(-grid.kv_len // self.block[1]))
+        if self.lengths not in (None, (grid.q_len, grid.kv_len)):
+            raise PatternError(
+                f"Tiles: the tiles were chosen for {self.lengths[0]} queries and "
+                f"{self.lengths[1]} keys, got {grid.q_len} and {grid.kv_len}\n"
+                "  hint: choose tiles, or read the mask, for the queries and keys of the call"
+            )
         if held != wanted:
             raise PatternError(
                 f"Tiles: {grid.q_len} queries and {grid.kv_len} keys make {wanted[0]} × "
@@ -93,7 +104,7 @@ class Tiles(Pattern):
                 f"got {held[0]} × {held[1]}\n"
                 "  hint: choose tiles for the queries and keys of the call, cached keys included"
             )
-        found = Tiles(self.tiles, self.block, self.shapes)
+        found = Tiles(self.tiles, self.block, self.shapes, self.lengths)
         object.__setattr__(found, "_first", (grid.q_offset, grid.kv_offset))
         return found
 
@@ -133,6 +144,7 @@ class Tiles(Pattern):
         return found
 
 
+_LENGTHS = Wanted("two ints of at least 0, or None", "(q_len, kv_len) of the call")
 _SIDES = Wanted("an int or two", "(64, 128) has tiles of 64 queries and 128 keys")
 
 
@@ -145,6 +157,15 @@ def _sides(block: object) -> tuple[int, int]:
             "  hint: (64, 128) has tiles of 64 queries and 128 keys"
         )
     return sides
+
+
+def _lengths(lengths: object) -> tuple[int, ...]:
+    found = whole_numbers("Tiles: lengths", lengths, _LENGTHS)
+    if isinstance(found, int) or len(found) != 2 or min(found) < 0:
+        raise PatternError(
+            f"Tiles: lengths must be {_LENGTHS.what}, got {lengths!r}\n  hint: {_LENGTHS.hint}"
+        )
+    return found
 
 
 def _shapes(shapes: object, block: tuple[int, int]) -> Content:

@@ -112,6 +112,10 @@ class KeyMask(Pattern):
     def row(self, position: int) -> Intervals | None:
         return self._pieces
 
+    @override
+    def kinds(self, query: Tensor, key: Tensor) -> Tensor:
+        return key.unsqueeze(1)
+
     @cached_property
     def _pieces(self) -> Intervals | None:
         """Where the real keys stand; ``None`` where they fall into many pieces."""

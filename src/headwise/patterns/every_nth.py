@@ -27,27 +27,28 @@ class EveryNth(Pattern):
 
     @override
     def _allows(self, q_pos: Positions, kv_pos: Positions) -> Allowed:
-        query = self._among_all(q_pos).clamp(max=self._last_query)
+        query = self._among_all(q_pos).clamp(self.grid.q_offset, self._last_query)
         return self.inner._allows(query, self._among_all(kv_pos).clamp(max=self._last_key))
 
     @override
     def reach(self, runs: Runs) -> Reach:
         first, last = self._among_all(runs.first), self._among_all(runs.last)
-        end = self._last_query
+        ends = (self.grid.q_offset, self._last_query)
         all_keys = (self.grid.kv_offset, self._last_key + 1)
-        found = self.inner.reach(Runs(first.clamp(max=end), last.clamp(max=end), *all_keys))
+        found = self.inner.reach(Runs(first.clamp(*ends), last.clamp(*ends), *all_keys))
         return Reach(self._among_these(found.maybe), self._among_these(found.sure))
 
     @override
     def row(self, position: int) -> Intervals | None:
-        row = self.inner.row(min(position * self.n + self._first, self._last_query))
+        place = max(position * self.n + self._first, self.grid.q_offset)
+        row = self.inner.row(min(place, self._last_query))
         if row is None:
             return None
         return normalise((self._behind(low), self._behind(high)) for low, high in row)
 
     @property
     def _last_query(self) -> int:
-        """The last query; short classes are filled up with it."""
+        """The last query; short classes are filled up with it, and with the first in front."""
         return self.grid.q_offset + self.grid.q_len - 1
 
     @property

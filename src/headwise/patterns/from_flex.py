@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import PatternError
-from headwise.patterns.block_kinds import PARTIAL
+from headwise.patterns.block_kinds import FULL, PARTIAL
 from headwise.patterns.blocks import check_count
 from headwise.patterns.chosen_tiles import Tiles
 
@@ -75,7 +75,8 @@ def from_mask_mod(
     check_count("from_mask_mod", "block", block, 1, "128 is usual")
     told = (1 if batch is None else batch, 1 if heads is None else heads)
     kinds = torch.full((*told, -(-q_len // block), -(-kv_len // block)), PARTIAL, device="cpu")
-    blocks = _Blocks(mask_mod, (q_len, kv_len), (block, block), torch.device(device))
+    sides = (min(block, max(q_len, 1)), min(block, max(kv_len, 1)))
+    blocks = _Blocks(mask_mod, (q_len, kv_len), sides, torch.device(device))
     return _tiles("from_mask_mod", kinds, blocks, batch is None and heads is None)
 
 
@@ -115,7 +116,7 @@ def from_block_mask(block_mask: "BlockMask") -> Tiles:
     kinds = PARTIAL * _listed(block_mask.kv_num_blocks, block_mask.kv_indices)
     if block_mask.full_kv_num_blocks is not None:
         full = _listed(block_mask.full_kv_num_blocks, block_mask.full_kv_indices)
-        kinds = torch.where(full > 0, PARTIAL + 1, kinds)
+        kinds = torch.where(full > 0, FULL, kinds)
     # A block may be far larger than the call.
     sides = (min(rows, max(q_len, 1)), min(columns, max(kv_len, 1)))
     device = block_mask.kv_num_blocks.device
@@ -136,7 +137,7 @@ def _listed(counts: Tensor, numbers: Tensor | None) -> Tensor:
 
 def _tiles(caller: str, kinds: Tensor, blocks: _Blocks, alike: bool) -> Tiles:
     """Turn the kinds of blocks into tiles, and ask for the pairs of partial ones."""
-    tiles = torch.where(kinds > PARTIAL, _ALL, _NONE)
+    tiles = torch.where(kinds == FULL, _ALL, _NONE)
     places = (kinds == PARTIAL).nonzero()
     shapes: list[Tensor] = []
     numbers: dict[bytes, int] = {}
@@ -156,7 +157,10 @@ def _tiles(caller: str, kinds: Tensor, blocks: _Blocks, alike: bool) -> Tiles:
                     shapes.append(pairs.clone())
             tiles[tuple(place)] = kind
     return Tiles(
-        tiles[0, 0] if alike else tiles, blocks.sides, torch.stack(shapes) if shapes else None
+        tiles[0, 0] if alike else tiles,
+        blocks.sides,
+        torch.stack(shapes) if shapes else None,
+        blocks.lengths,
     )
 
 

@@ -20,6 +20,9 @@ from headwise.patterns.intervals import FAR, Intervals, normalise
 from headwise.patterns.spans import EVERYTHING, Reach, Runs, constant, union, where
 from headwise.patterns.tiles import KEY_TILE, QUERY_TILE
 
+# Up to so many tokens are compared one by one, and up to so many ranges make up a row.
+_FEW, _MANY = 4, 32
+
 _POSITIONS = Wanted(
     "an int or integers (tokens,)", "give the positions of the tokens, or booleans per sample"
 )
@@ -84,6 +87,8 @@ class GlobalTokens(Pattern):
     def _chosen(self, position: Positions) -> Allowed:
         """Say which positions are chosen."""
         if isinstance(self.which, tuple):
+            if len(self.which) > _FEW:
+                return torch.isin(position, torch.tensor(self.which, device=position.device))
             seen = torch.zeros_like(position, dtype=torch.bool)
             for low, high in _ranges(self.which):
                 seen = seen | ((position >= low) & (position < high))
@@ -111,6 +116,8 @@ class GlobalTokens(Pattern):
 
     @override
     def row(self, position: int) -> Intervals | None:
+        if len(self._ranges) > _MANY:
+            return None
         place = bisect_left(self._ranges, (position + 1, 0)) - 1
         chosen = place >= 0 and position < self._ranges[place][1]
         return intervals.EVERYTHING if chosen else self._ranges
@@ -168,7 +175,13 @@ def _chosen(which: Numbers | Content) -> tuple[int, ...] | Content:
     if is_traced(source) and isinstance(which, Tensor):
         return Content(source.reshape(-1), torch.int64)
     found = whole_numbers("GlobalTokens: which", which, _POSITIONS)
-    tokens = (found,) if isinstance(found, int) else tuple(sorted(set(found)))
+    given = (found,) if isinstance(found, int) else found
+    tokens = tuple(sorted(set(given)))
+    if len(tokens) < len(given) and tokens[-1] < 2:
+        raise PatternError(
+            f"GlobalTokens: 0 and 1 over and over are no positions, got {list(given)[:20]}\n"
+            "  hint: a mask with a number for every token is given as booleans, with mask.bool()"
+        )
     if tokens[0] < 0:
         raise PatternError(
             f"GlobalTokens: positions must not be negative, got {tokens[0]}\n"

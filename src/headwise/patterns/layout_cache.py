@@ -11,11 +11,12 @@ from headwise.patterns.tiles import TileLayout
 Key: TypeAlias = tuple[Pattern, tuple[Grid, ...]]
 
 ROOM = 64 * 2**20  # bytes, the tensors inside the patterns included
+_LARGEST = 8  # times the room: beyond it, lowering anew is cheaper than the memory
 _ENTRY = 1024  # bytes that any entry is taken to cost
 
 
 class LayoutCache:
-    """Least recently used layouts go first; one that would fill most of the room is not kept."""
+    """Least recently used layouts go first; one that is larger than the room is kept alone."""
 
     def __init__(self, room: int = ROOM) -> None:
         self.nbytes = 0
@@ -36,11 +37,11 @@ class LayoutCache:
         """Keep a layout, and let go of old ones for it."""
         size = _ENTRY + key[0].nbytes + (0 if layout is None else layout.nbytes)
         with self._lock:
-            if key in self._kept or 2 * size > self._room:
+            if key in self._kept or size > _LARGEST * self._room:
                 return
             self._kept[key] = (layout, size)
             self.nbytes += size
-            while self.nbytes > self._room:
+            while self.nbytes > self._room and len(self._kept) > 1:
                 self.nbytes -= self._kept.popitem(last=False)[1][1]
 
     def clear(self) -> None:

@@ -2,7 +2,6 @@
 
 import torch
 
-from headwise.errors import PatternError
 from headwise.patterns import intervals, spans
 from headwise.patterns.base import Pattern
 from headwise.patterns.bitmaps import Bitmaps
@@ -91,25 +90,3 @@ def _rows(plain: Pattern, grid: Grid) -> list[Intervals] | None:
             return None
         rows.append(row)
     return rows
-
-
-def check_sizes(caller: str, pattern: Pattern, batch: int, heads: int) -> None:
-    """Refuse a pattern that tells apart another number of samples or heads than the call has."""
-    for name, held, given in (
-        ("samples", pattern.batch_size, batch),
-        ("heads", pattern.num_heads, heads),
-    ):
-        if held is not None and held not in (1, given):
-            raise PatternError(
-                f"{caller}: the pattern must tell apart as many {name} as the call has, or 1, "
-                f"got {held} for {given}\n  pattern  {pattern_name(pattern)}\n"
-                f"  hint: build the pattern for the {name} of this call"
-            )
-
-
-def pattern_name(pattern: Pattern) -> str:
-    """Return the ``repr`` of a pattern, cut to one line of a message."""
-    if pattern.nbytes > 100:
-        return f"{type(pattern).__name__}(…), {pattern.nbytes:,} bytes"
-    text = repr(pattern)
-    return text if len(text) <= 100 else f"{text[:97]}..."

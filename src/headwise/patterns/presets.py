@@ -74,6 +74,11 @@ def bigbird(
         PatternError: Counts out of bounds, an even window.
     """
     check_count("bigbird", "window_blocks", window_blocks, 1, "3 is usual, the paper's own")
+    if window_blocks % 2 == 0:
+        raise PatternError(
+            f"bigbird: window_blocks must be odd, got {window_blocks}\n"
+            "  hint: the window holds the query's own block and as many on both sides"
+        )
     drawn = RandomBlocks(block, random_blocks, seed, window_blocks, global_blocks, length)
     side = window_blocks // 2
     ends = GlobalBlocks(block, global_blocks, global_blocks, length)

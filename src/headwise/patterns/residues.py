@@ -17,12 +17,15 @@ from headwise.patterns.segments import Lengths
 from headwise.patterns.strided import Strided
 from headwise.patterns.window import Window
 
+# Every part is a call of its own.
+_MOST_PARTS = 3
+
 
 @lru_cache(maxsize=128)
 def parts(pattern: Pattern) -> tuple[Pattern, ...]:
     """Take a pattern apart so that as much as possible has a step; the parts share no pair.
 
-    A pattern in which nothing has a step stays whole.
+    A pattern in which nothing has a step, or that falls into many parts, stays whole.
     """
     found = _parts(pattern.simplified())
     return found if any(part.step > 1 for part in found) else (pattern,)
@@ -33,10 +36,13 @@ def _parts(pattern: Pattern) -> tuple[Pattern, ...]:
         near = Window(pattern.stride - 1, pattern.stride - 1)
         return near, Window(None, None, pattern.stride) & ~near
     if isinstance(pattern, Both):
-        return tuple(a & b for a in _parts(pattern.first) for b in _parts(pattern.second))
+        first, second = _parts(pattern.first), _parts(pattern.second)
+        if len(first) * len(second) <= _MOST_PARTS:
+            return tuple(a & b for a in first for b in second)
     if isinstance(pattern, Either):
         first, second = _parts(pattern.first), _parts(pattern.second)
-        if any(part.step > 1 for part in (*first, *second)):
+        stepped = any(part.step > 1 for part in (*first, *second))
+        if stepped and len(first) + len(second) <= _MOST_PARTS:
             return *first, *(part & ~pattern.first for part in second)
     return (pattern,)
 
@@ -74,10 +80,10 @@ class ResidueClasses(Pattern):
         grid = self.places[number if len(self.places) > 1 else 0]
         plain = self.pattern.sample(number, head).placed(grid)
         thin = plain.thinned(step, residue, grid)
-        if grid.q_len % step == 0 and grid.kv_len % step == 0:
-            return thin
-        keys, queries = (-((residue - length) // step) for length in (grid.kv_len, grid.q_len))
-        return thin & Lengths(keys, (grid.q_offset - grid.kv_offset) // step + queries)
+        away = grid.q_offset - grid.kv_offset
+        keys = -((residue - grid.kv_len) // step)
+        queries = -((residue - grid.q_len - away % step) // step) + away // step
+        return thin & Lengths(keys, max(queries, 0))
 
     @override
     def _allows(self, q_pos: Positions, kv_pos: Positions) -> Allowed:

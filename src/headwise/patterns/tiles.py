@@ -47,6 +47,32 @@ class TileLayout:
         held = torch.nn.functional.pad(ones(self.bitmaps), (0, 1))
         return self._per_sample(torch.where(bitmap < 0, keys * rows, held[bitmap]))
 
+    def computed_pairs(self) -> Tensor:
+        """Count the pairs that the kernels compute, (samples or 1, heads or 1) int64.
+
+        Of a live tile they take all queries, and the keys from the first to the last that one of
+        them sees.
+        """
+        first, count, bitmap = self.entries.long().unbind(1)
+        whole = ((first + count) * KEY_TILE).clamp(max=self.kv_len) - first * KEY_TILE
+        keys = torch.where(bitmap < 0, whole, _extents(self.bitmaps)[bitmap])
+        tile = self._owners() % (self.starts.shape[1] - 1)
+        queries = (self.q_len - tile * QUERY_TILE).clamp(max=QUERY_TILE)
+        return self._per_sample(keys * queries)
+
+    def seen_keys(self) -> Tensor:
+        """Count the keys in tiles that are live for any query, (samples or 1, heads or 1) int64."""
+        layouts, edges = self.starts.shape
+        tiles = -(-self.kv_len // KEY_TILE)
+        first, count, _ = self.entries.long().unbind(1)
+        change = torch.zeros(layouts, tiles + 1, dtype=torch.int64, device="cpu")
+        owner = self._owners() // (edges - 1)
+        change.index_put_((owner, first), torch.ones_like(first), accumulate=True)
+        change.index_put_((owner, first + count), -torch.ones_like(first), accumulate=True)
+        start = torch.arange(tiles, device="cpu") * KEY_TILE
+        size = (self.kv_len - start).clamp(max=KEY_TILE)
+        return ((change.cumsum(1)[:, :-1] > 0) * size).sum(1)[self.which.long()]
+
     def _owners(self) -> Tensor:
         """Return for every entry its query tile, counted through all plain layouts."""
         counts = self.starts.long().diff(dim=1).flatten()
@@ -65,6 +91,14 @@ def ones(bitmaps: Tensor) -> Tensor:
     for bit in range(QUERY_TILE):
         sums += ((bitmaps >> bit) & 1).sum(1)
     return sums
+
+
+def _extents(bitmaps: Tensor) -> Tensor:
+    """Return how many keys lie from the first to the last live one of each bitmap, and a 0."""
+    live, place = bitmaps != 0, torch.arange(KEY_TILE, device="cpu")
+    first = torch.where(live, place, KEY_TILE).amin(1)
+    behind = torch.where(live, place + 1, 0).amax(1)
+    return torch.nn.functional.pad((behind - first).clamp(min=0), (0, 1))
 
 
 def tile_gaps(query: Tensor, key: Tensor, lowest: int, highest: int) -> Tensor:

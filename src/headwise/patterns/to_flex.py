@@ -11,9 +11,9 @@ from headwise.patterns.block_kinds import FULL, PARTIAL, block_kinds
 from headwise.patterns.blocks import check_count
 from headwise.patterns.flex_leaves import Rule
 from headwise.patterns.flex_rules import rule
-from headwise.patterns.grid import Grid, Offset, grids
-from headwise.patterns.lowering import check_sizes
+from headwise.patterns.grid import Grid, Offset, check_lengths, grids
 from headwise.patterns.variants import Variants, variants
+from headwise.patterns.wording import check_sizes
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -33,6 +33,7 @@ def mask_mod(
     """
     q_len, kv_len = lengths
     if q_len is not None and kv_len is not None:
+        check_lengths(q_len, kv_len)
         places = grids(q_len, kv_len, q_offset, kv_offset)
         for plain, grid in variants(pattern, places).found:
             plain.placed(grid)

@@ -142,6 +142,80 @@ def test_axes_of_others_are_used_and_no_figure_is_made() -> None:
     assert plt.get_fignums() == [1]
 
 
+@pytest.mark.parametrize(
+    ("pattern", "chosen", "title"),
+    [
+        (hw.Causal(), {}, ""),
+        (hw.PerHead([hw.Causal(), hw.Full()]), {"head": 1}, "head 1 of 2"),
+        (hw.Lengths([1, 2, 3]), {"sample": 2}, "sample 2 of 3"),
+        (hw.Causal(), {"q_offset": torch.tensor([0, 2])}, "sample 0 of 2"),
+        (
+            hw.PerHead([hw.Lengths([1, 2]), hw.Full()]),
+            {"sample": 1},
+            "sample 1 of 2, head 0 of 2",
+        ),
+        (hw.PerHead([hw.Lengths([1])]), {}, ""),
+    ],
+)
+def test_the_title_says_what_is_shown(pattern: Pattern, chosen: dict[str, Any], title: str) -> None:
+    assert plots.pattern(pattern, 3, 3, **chosen).get_title() == title
+
+
+@pytest.mark.parametrize("side", [4.8, 2.0])
+def test_outermost_rows_and_columns_have_pixels(side: float) -> None:
+    pattern = hw.GlobalTokens((0, 65_535))
+    ax = plots.pattern(pattern, 65_536, 65_536, ax=plt.subplots(figsize=(side, side))[1])
+    canvas: Any = ax.get_figure(root=True).canvas  # type: ignore[union-attr]
+    canvas.draw()
+    pixels = torch.frombuffer(bytearray(canvas.buffer_rgba()), dtype=torch.uint8)
+    pixels = pixels.view(*reversed(canvas.get_width_height()), 4)[..., :3]
+    light = (pixels == torch.tensor([127, 178, 229], dtype=torch.uint8)).all(2)
+    box = ax.get_window_extent()
+    for along, length in ((light.sum(1), box.width), (light.sum(0), box.height)):
+        lines = along > 0.7 * length
+        assert int((lines[1:] & ~lines[:-1]).sum()) == 2
+
+
+@pytest.mark.parametrize(
+    ("pattern", "corner"),
+    [
+        (hw.Causal(), "upper right"),
+        (~hw.Causal(), "lower left"),
+        (hw.Prefix(150) | hw.Causal(), "upper right"),
+        (hw.Full(), "upper right"),
+    ],
+)
+def test_on_axes_of_others_the_legend_stays_inside(pattern: Pattern, corner: str) -> None:
+    figure, axes = plt.subplots(2, 2)
+    ax = plots.pattern(pattern, 300, 300, ax=axes[1, 0])
+    figure.canvas.draw()
+    found, box = ax.get_legend(), ax.get_window_extent()
+    assert found is not None
+    inside = found.get_window_extent()
+    assert box.x0 <= inside.x0 < inside.x1 <= box.x1
+    assert box.y0 <= inside.y0 < inside.y1 <= box.y1
+    middle = ((inside.y0 + inside.y1) / 2, (inside.x0 + inside.x1) / 2)
+    assert corner == (
+        f"{'upper' if middle[0] > (box.y0 + box.y1) / 2 else 'lower'} "
+        f"{'right' if middle[1] > (box.x0 + box.x1) / 2 else 'left'}"
+    )
+
+
+@pytest.mark.parametrize(("q_len", "kv_len"), [(1, 1), (1, 2), (2, 5), (7, 300), (5000, 5000)])
+def test_ticks_are_positions(q_len: int, kv_len: int) -> None:
+    ax = plots.pattern(hw.Full(), q_len, kv_len, q_offset=10**6, kv_offset=10**6)
+    for axis, length in ((ax.xaxis, kv_len), (ax.yaxis, q_len)):
+        found = [
+            int(text.replace(",", ""))
+            for text in axis.get_major_formatter().format_ticks(
+                [tick for tick in axis.get_majorticklocs() if 0 <= tick - 10**6 < length]
+            )
+        ]
+        assert found
+        assert len(set(found)) == len(found)
+        assert all(float(tick).is_integer() for tick in axis.get_majorticklocs())
+
+
 def test_a_figure_can_be_rendered(tmp_path: Any) -> None:
     path = tmp_path / "pattern.png"
     figure = plots.pattern(hw.Causal(), 300, 300).get_figure(root=True)

@@ -1,5 +1,7 @@
 """Patterns as text: what every spelling means, that ``repr`` reads back, and every refusal."""
 
+import re
+
 import pytest
 import torch
 from hypothesis import given
@@ -27,6 +29,7 @@ from headwise.patterns import (
     Window,
     bigbird,
     longformer,
+    names,
     parse,
     sliding_causal,
 )
@@ -72,11 +75,7 @@ MEANT: dict[str, Pattern] = {
     "per_head([causal | full, ~full])": PerHead([Causal() | Full(), ~Full()]),
     "PerHead(patterns=(Causal(),))": PerHead([Causal()]),
 }
-NAMES = (
-    "full, causal, window, sliding_causal, strided, fixed, global, longformer, block_window, "
-    "global_blocks, random_blocks, bigbird, prefix, lengths, documents, key_mask, dense, tiles, "
-    "per_head"
-)
+NAMES = ", ".join(names.KINDS)
 MARKS = "names, whole numbers, & | ~ ( ) [ ] , and = are"
 REFUSED = [
     ("causal &", 9, "found the end of the text", "here may stand a pattern"),
@@ -122,6 +121,11 @@ REFUSED = [
         "numbers are written as lists, such as [[0, 1], [1, 1]]",
     ),
 ]
+
+
+def test_every_name_is_read() -> None:
+    read = {name.lower() for text in MEANT for name in re.findall(r"[a-z_]+", text, re.IGNORECASE)}
+    assert read >= set(names.KINDS)
 
 
 @pytest.mark.parametrize("text", MEANT)

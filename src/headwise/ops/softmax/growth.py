@@ -1,6 +1,6 @@
 """How many keys a query sees, as a formula of the length."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor
 from headwise.patterns.base import Pattern
 from headwise.patterns.blocks import BlockWindow, GlobalBlocks
 from headwise.patterns.causal import Causal
-from headwise.patterns.combine import Both, Either
+from headwise.patterns.combine import Both, Either, Not
 from headwise.patterns.content import Content
 from headwise.patterns.documents import Documents
 from headwise.patterns.global_tokens import GlobalTokens
@@ -43,13 +43,15 @@ class Seen(NamedTuple):
 
 
 _ALL = Seen(1.0, 0)
+_HALF = Seen(0.5, 0)
 
 
 def keys_seen(pattern: Pattern) -> Seen:
     """Return about how many keys a query sees, on average over a long input.
 
     Queries that see every key count with what they add to that average. What is spelled out by a
-    mask, and what is not known, counts as all keys.
+    mask, and what is not known, counts as all keys; of what is joined by ``&`` the part that shows
+    the fewest keys counts, behind ``Causal`` with what is left of it.
     """
     rule = _RULES.get(type(pattern))
     return _ALL if rule is None else rule(pattern)
@@ -67,15 +69,49 @@ def _strided(pattern: Strided) -> Seen:
     return _ALL if pattern.stride == 1 else Seen(1 / pattern.stride, 2 * pattern.stride - 1)
 
 
+def _past(pattern: Pattern) -> Seen:
+    """Return what is left of a pattern where ``Causal`` hides what comes later."""
+    if isinstance(pattern, Window | BlockWindow):
+        block, step = (
+            (pattern.block, 1) if isinstance(pattern, BlockWindow) else (1, pattern.dilation)
+        )
+        left = pattern.left
+        own = (block + 1) // 2
+        return Seen(0.5 / step, 0) if left is None else Seen(0.0, left * block + own)
+    if isinstance(pattern, Either):
+        return _sum(_past(pattern.first), _past(pattern.second), _HALF)
+    if isinstance(pattern, PerHead):
+        return max(_past(part) for part in pattern.patterns)
+    seen = keys_seen(pattern)
+    if isinstance(pattern, Causal | Prefix | Lengths):
+        return min(seen, _HALF)
+    # What is left looks ahead as far as it looks back.
+    return Seen(seen.share / 2, (seen.constant + 1) // 2)
+
+
+def _parts(pattern: Pattern) -> Iterator[Pattern]:
+    """Go through all that is joined by ``&``."""
+    if isinstance(pattern, Both):
+        yield from _parts(pattern.first)
+        yield from _parts(pattern.second)
+    else:
+        yield pattern
+
+
+def _both(pattern: Both) -> Seen:
+    parts = list(_parts(pattern))
+    causal = any(isinstance(part, Causal) for part in parts)
+    return min(map(_past if causal else keys_seen, parts))
+
+
 def _counted(counts: int | tuple[int, ...] | Content) -> Seen:
     if isinstance(counts, Content):
         return _ALL
     return Seen(0.0, counts if isinstance(counts, int) else max(counts, default=0))
 
 
-def _either(pattern: Either) -> Seen:
-    a, b = keys_seen(pattern.first), keys_seen(pattern.second)
-    return _ALL if a.share + b.share >= 1 else Seen(a.share + b.share, a.constant + b.constant)
+def _sum(a: Seen, b: Seen, most: Seen) -> Seen:
+    return min(Seen(a.share + b.share, a.constant + b.constant), most)
 
 
 def _chosen(which: tuple[int, ...] | Content) -> int:
@@ -94,7 +130,7 @@ def _longest(pattern: Documents) -> int:
 
 
 _RULES: dict[type[Pattern], Callable[[Any], Seen]] = {
-    Causal: lambda leaf: Seen(0.5, 0),
+    Causal: lambda leaf: _HALF,
     Window: lambda leaf: _window(leaf.left, leaf.right, 1, leaf.dilation),
     BlockWindow: lambda leaf: _window(leaf.left, leaf.right, leaf.block, 1),
     Strided: _strided,
@@ -106,6 +142,7 @@ _RULES: dict[type[Pattern], Callable[[Any], Seen]] = {
     Lengths: lambda leaf: _counted(leaf.kv_lengths),
     Documents: lambda leaf: Seen(0.0, _longest(leaf)),
     PerHead: lambda parts: max(keys_seen(part) for part in parts.patterns),
-    Both: lambda pair: min(keys_seen(pair.first), keys_seen(pair.second)),
-    Either: _either,
+    Not: lambda turned: _HALF if isinstance(turned.inner, Causal) else _ALL,
+    Both: _both,
+    Either: lambda pair: _sum(keys_seen(pair.first), keys_seen(pair.second), _ALL),
 }

@@ -1,6 +1,6 @@
 """Joins results over separate keys by their log-sum-exp."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import torch
 
@@ -8,7 +8,7 @@ from headwise.errors import ShapeError
 from headwise.ops.softmax.call import Attended
 
 
-def merge(parts: Sequence[Attended]) -> Attended:
+def merge(parts: Iterable[Attended]) -> Attended:
     """Join the results of one query over separate sets of keys to the result over all of them.
 
     Each part weighs ``exp(lse - lse of all)``, as in "Self-attention Does Not Need O(n²) Memory"
@@ -35,8 +35,10 @@ def merge(parts: Sequence[Attended]) -> Attended:
         >>> bool((hw.merge(halves).lse - whole.lse).abs().max() < 1e-6)
         True
     """
-    _check(parts)
-    work = torch.promote_types(parts[0].output.dtype, torch.float32)
+    parts = _checked(parts)
+    work = torch.float32
+    for part in parts:
+        work = torch.promote_types(work, torch.promote_types(part.output.dtype, part.lse.dtype))
     lse = torch.stack([part.lse.to(work) for part in parts])
     top = lse.detach().amax(0)
     top = top.masked_fill(top == float("-inf"), 0.0)
@@ -44,7 +46,11 @@ def merge(parts: Sequence[Attended]) -> Attended:
     total = weights.sum(0)
     closed = total == 0.0
     shares = weights / total.masked_fill(closed, 1.0)
-    each = [part.output.to(work) for part in parts]
+    # What a closed query brings has no weight, whatever it is.
+    seen = (lse != float("-inf")).unsqueeze(-1)
+    each = [
+        torch.where(open_, p.output.to(work), 0.0) for open_, p in zip(seen, parts, strict=True)
+    ]
     output = shares[0].unsqueeze(-1) * each[0]
     for share, one in zip(shares[1:], each[1:], strict=True):
         output = torch.addcmul(output, share.unsqueeze(-1), one)
@@ -52,14 +58,19 @@ def merge(parts: Sequence[Attended]) -> Attended:
     return Attended(output.to(parts[0].output.dtype), found.masked_fill(closed, float("-inf")))
 
 
-def _check(parts: Sequence[Attended]) -> None:
-    if not parts:
-        raise ShapeError("merge: parts must hold at least one result, got none")
-    for part in parts:
-        alike = part.output.shape == parts[0].output.shape
+def _checked(parts: Iterable[Attended]) -> list[Attended]:
+    found = [Attended(*part) for part in parts]
+    if not found:
+        raise ShapeError(
+            "merge: parts must hold at least one result, got none\n"
+            "  hint: attend_with_lse(…) gives results to join"
+        )
+    for part in found:
+        alike = part.output.shape == found[0].output.shape
         if not alike or part.lse.shape != part.output.shape[:-1]:
-            shapes = [(tuple(each.output.shape), tuple(each.lse.shape)) for each in parts]
+            shapes = [(tuple(each.output.shape), tuple(each.lse.shape)) for each in found]
             raise ShapeError(
                 "merge: parts must be results for the same queries, (…, value_dim) and (…), "
                 f"got {shapes}\n  hint: attend_with_lse(…) gives both"
             )
+    return found

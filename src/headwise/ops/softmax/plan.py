@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from functools import cached_property
 from math import floor, log10
+from typing import NamedTuple
 
 import torch
 
 from headwise import _limits, _native
 from headwise.ops.softmax.call import Call
-from headwise.ops.softmax.computed import computed_pairs
 from headwise.ops.softmax.growth import keys_seen
 from headwise.ops.softmax.layouts import layout_of
 from headwise.ops.softmax.residues import Part, split
@@ -42,7 +42,8 @@ class Plan:
             each live tile all queries, with the keys from the first to the last that one of them
             sees. Their time follows this, not ``live_fraction``.
         flops: Multiplications and additions over the allowed pairs, two products each, forward.
-        bytes: Query, key, value and output, each counted once.
+        bytes: Query, output, key and value, each counted once; of key and value, on the native
+            backend, those in live tiles.
         backward_flops: The same for the gradients of query, key and value, five products; 0 where
             no gradient is wanted.
         backward_bytes: What the backward reads and writes, each tensor counted once; 0 where no
@@ -173,12 +174,14 @@ def plan(
     kv_len, value_dim = call.value.shape[2:]
     pairs = batch * heads * q_len * kv_len
     parts = split(call) if backend == "native" else [Part(call.pattern, call.places, 1)]
-    live, tiles, computed = map(
-        sum, zip(*(_counted(part, batch, heads) for part in parts), strict=True)
-    )
+    counts = [_counted(part, batch, heads) for part in parts]
+    live, tiles, computed, seen = (sum(each) for each in zip(*counts, strict=True))
     flops = 2 * live * (head_dim + value_dim)
-    inputs = call.query.numel() + call.key.numel() + call.value.numel()
-    output = batch * heads * q_len * value_dim
+    rows = call.query.numel() + batch * heads * q_len * value_dim
+    read = 1.0
+    if backend == "native" and pairs:
+        read = min(seen / (batch * heads * kv_len), 1.0)
+    columns = round(read * (call.key.numel() + call.value.numel()))
     wide = call.query.element_size()
     return Plan(
         backend=backend,
@@ -191,28 +194,36 @@ def plan(
         live_tiles=tiles,
         computed_fraction=computed / pairs if pairs else 0.0,
         flops=flops,
-        bytes=(inputs + output) * wide,
+        bytes=(rows + columns) * wide,
         backward_flops=round(flops * _BACKWARD) if call.wants_gradient else 0,
-        backward_bytes=2 * (inputs + output) * wide if call.wants_gradient else 0,
+        backward_bytes=2 * (rows + columns) * wide if call.wants_gradient else 0,
         steps=tuple(part.step for part in parts),
         complexity=_complexity(call, backend, live < pairs),
         threads=torch.get_num_threads(),
     )
 
 
-def _counted(part: Part, batch: int, heads: int) -> tuple[int, int, int]:
-    """Count the allowed pairs of a part, its live tiles, and the pairs that are computed."""
-    shape = (batch * part.step, heads)
+class _Counts(NamedTuple):
+    """Allowed pairs, live tiles, computed pairs, and keys that are read, over samples and heads."""
+
+    live: int
+    tiles: int
+    computed: int
+    seen: int
+
+
+def _counted(part: Part, batch: int, heads: int) -> _Counts:
+    samples = batch * part.step
     layout = None if part.pattern is None else layout_of(part.pattern, part.places)
     if layout is None:
         q_len, kv_len, *_ = part.places[0]
-        pairs = shape[0] * heads * q_len * kv_len
-        return pairs, shape[0] * heads * -(-q_len // QUERY_TILE) * -(-kv_len // KEY_TILE), pairs
-    live, tiles, computed = (
-        int(amounts.expand(shape).sum())
-        for amounts in (layout.live_pairs(), layout.live_tiles(), computed_pairs(layout))
+        each = (q_len * kv_len, -(-q_len // QUERY_TILE) * -(-kv_len // KEY_TILE), q_len * kv_len)
+        return _Counts(*(samples * heads * amount for amount in (*each, kv_len)))
+    amounts = (
+        *(layout.live_pairs(), layout.live_tiles()),
+        *(layout.computed_pairs(), layout.seen_keys()),
     )
-    return live, tiles, computed
+    return _Counts(*(int(amount.expand(samples, heads).sum()) for amount in amounts))
 
 
 def _complexity(call: Call, backend: str | None, sparse: bool) -> str:

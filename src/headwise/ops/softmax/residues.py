@@ -1,8 +1,13 @@
-"""Calls with strides and dilations as calls without: class by class, joined by log-sum-exp."""
+"""Calls with strides and dilations as calls without: class by class, joined by log-sum-exp.
+
+Whether a call is taken apart, and how, follows from its pattern, its dtype and whether it has more
+than a few queries: padding and other samples of the batch leave a row's bits alone.
+"""
 
 from collections.abc import Callable
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -13,17 +18,16 @@ from headwise.patterns.base import Pattern
 from headwise.patterns.grid import Grid
 from headwise.patterns.residues import ResidueClasses, parts
 
-# Below so many tokens, and for shorter classes, sorting and joining cost more than they save.
-_FEWEST_SORTED = 512
-_FEWEST_JOINED = 2048
-_SHORTEST_CLASS = 8
+# The kernels have another way for this many queries; classes keep to the way of many.
+_FEW = 16
 
 
 class Part(NamedTuple):
     """A share of the allowed pairs of a call.
 
     With a ``step`` above 1 it speaks of residue classes: of ``step`` samples in place of each, the
-    ``n``-th of which holds every ``step``-th token from the ``n``-th on.
+    ``n``-th of which holds every ``step``-th key from the ``n``-th on, and the queries that stand a
+    multiple of ``step`` away from these.
     """
 
     pattern: Pattern | None
@@ -32,31 +36,27 @@ class Part(NamedTuple):
 
 
 def split(call: Call) -> list[Part]:
-    """Return parts that share no pair and make ``call``; a single one where nothing is gained."""
+    """Return parts that share no pair and make ``call``; itself where nothing has a step."""
     whole = [Part(call.pattern, call.places, 1)]
-    shorter = min(call.query.shape[2], call.key.shape[2])
-    if call.pattern is None or shorter < _FEWEST_SORTED or not _is_plain(call):
+    if call.pattern is None or not _is_plain(call) or call.query.shape[2] <= _FEW:
         return whole
     found = parts(call.pattern)
-    shifts = [place.q_offset - place.kv_offset for place in call.places]
-    fits = all(shift >= 0 and shift % part.step == 0 for shift in shifts for part in found)
-    largest = max(part.step for part in found)
-    fewest = max(_FEWEST_SORTED if len(found) == 1 else _FEWEST_JOINED, largest * _SHORTEST_CLASS)
-    if largest == 1 or shorter < fewest or not fits:
+    # Outputs in 16 bits would be rounded once more for every part.
+    if len(found) > 1 and call.query.dtype != torch.float32:
         return whole
-    return [_part(part, call) if part.step > 1 else Part(part, call.places, 1) for part in found]
+    return [_part(part, call) for part in found]
 
 
 def run(call: Call, attend: Callable[[Call], Computed]) -> Computed:
     """Attend to every part of a call and join what they give."""
     found = split(call)
-    if len(found) == 1 and found[0].step == 1:
+    if all(part.step == 1 for part in found):
         return attend(call)
     joined = call._replace(want_lse=call.want_lse or len(found) > 1)
     results = [_attended(part, joined, attend) for part in found]
     if len(results) == 1:
         return results[0]
-    output, lse = merge([Attended(*result) for result in results])  # type: ignore[arg-type]
+    output, lse = merge(Attended(*result) for result in results)  # type: ignore[arg-type]
     return Computed(output, lse if call.want_lse else None)
 
 
@@ -72,9 +72,10 @@ def _part(pattern: Pattern, call: Call) -> Part:
     step = pattern.step
     if step == 1:
         return Part(pattern, call.places, 1)
-    q_len, kv_len = (-(-heads.shape[2] // step) for heads in (call.query, call.key))
+    q_len, kv_len = call.query.shape[2], call.key.shape[2]
+    rows = max(-(-(q_len + step - 1) // step), _FEW + 1)
     places = tuple(
-        Grid(q_len, kv_len, (place.q_offset - place.kv_offset) // step, 0)
+        Grid(rows, -(-kv_len // step), (place.q_offset - place.kv_offset) // step, 0)
         for place in call.places
         for _ in range(step if len(call.places) > 1 else 1)
     )
@@ -85,23 +86,39 @@ def _attended(part: Part, call: Call, attend: Callable[[Call], Computed]) -> Com
     pattern, places, step = part
     if step == 1:
         return attend(call._replace(pattern=pattern))
-    query, key, value = (_classes(heads, step) for heads in (call.query, call.key, call.value))
+    # So many queries are missing in front of the first that stands beside the first key's class.
+    fronts = [(place.q_offset - place.kv_offset) % step for place in call.places]
+    query = _classes(call.query, fronts, step, places[0].q_len)
+    key, value = (_classes(heads, [0], step, places[0].kv_len) for heads in (call.key, call.value))
     found = attend(call._replace(query=query, key=key, value=value, pattern=pattern, places=places))
-    return Computed(*(None if rows is None else _in_order(rows, step, call) for rows in found))  # type: ignore[arg-type]
+    output, lse = (
+        None if rows is None else _in_order(rows, fronts, step, call.query.shape[2])
+        for rows in found
+    )
+    assert output is not None
+    return Computed(output, lse)
 
 
-def _classes(heads: Tensor, step: int) -> Tensor:
-    """Sort tokens by residue class, (batch * step, heads, ceil(length / step), dim)."""
-    batch, count, length, dim = heads.shape
-    if length % step:
-        heads = pad(heads, (0, 0, 0, -length % step))
-    apart = heads.reshape(batch, count, -1, step, dim)
-    return apart.permute(0, 3, 1, 2, 4).reshape(batch * step, count, -1, dim)
+def _classes(heads: Tensor, fronts: list[int], step: int, length: int) -> Tensor:
+    """Sort tokens by residue class, (batch * step, heads, length, dim), with room in front."""
+    batch, count, tokens, dim = heads.shape
+    room = step * length
+    if len(set(fronts)) == 1:
+        front = fronts[0]
+        if front or room != tokens:
+            heads = pad(heads, (0, 0, front, room - tokens - front))
+    else:
+        each = zip(heads.unsqueeze(1).unbind(0), fronts, strict=True)
+        heads = torch.cat([pad(one, (0, 0, n, room - tokens - n)) for one, n in each])
+    apart = heads.reshape(batch, count, length, step, dim).permute(0, 3, 1, 2, 4)
+    return apart.reshape(batch * step, count, length, dim)
 
 
-def _in_order(rows: Tensor, step: int, call: Call) -> Tensor:
+def _in_order(rows: Tensor, fronts: list[int], step: int, tokens: int) -> Tensor:
     """Put the rows of all classes back where they belong."""
-    batch, _, length, _ = call.query.shape
-    apart = rows.reshape(batch, step, *rows.shape[1:])
+    apart = rows.reshape(-1, step, *rows.shape[1:])
     whole = apart.permute(0, 2, 3, 1, *range(4, apart.ndim)).flatten(2, 3)
-    return whole[:, :, :length]
+    if len(set(fronts)) == 1:
+        return whole[:, :, fronts[0] : fronts[0] + tokens]
+    each = zip(whole.unsqueeze(1).unbind(0), fronts, strict=True)
+    return torch.cat([one[:, :, front : front + tokens] for one, front in each])

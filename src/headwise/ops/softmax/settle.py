@@ -14,7 +14,7 @@ from headwise.ops.softmax.settle_bias import NO_BIAS, Bias, settle_bias
 from headwise.patterns.base import Pattern
 from headwise.patterns.causal import Full
 from headwise.patterns.grid import Offset, grids
-from headwise.patterns.lowering import check_sizes
+from headwise.patterns.wording import check_pattern, check_sizes
 
 
 class Extras(NamedTuple):
@@ -212,11 +212,7 @@ def _settle_pattern(caller: str, pattern: Pattern | None, query: Tensor) -> Patt
     if pattern is None:
         return None
     if not isinstance(pattern, Pattern):
-        raise PatternError(
-            f"{caller}: pattern must be a Pattern, got {type(pattern).__name__}\n"
-            "  hint: wrap a boolean mask as Dense(mask), a padding mask (batch, kv_len) as "
-            "KeyMask(mask); numbers to add to the scores go into bias="
-        )
+        check_pattern(caller, pattern)
     if type(pattern) is Full:
         return None
     if pattern.batch_size is None and pattern.num_heads is None:
