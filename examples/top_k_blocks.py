@@ -11,6 +11,8 @@ no gradient; it is as good as queries and keys are. At first those mean nothing,
 --warm-up steps all three see everything. With inputs as short as here nothing is saved: choosing
 and lowering a pattern at each call costs more than attending to everything.
 
+The default takes about half a minute on two quiet cores.
+
     python examples/top_k_blocks.py
     python examples/top_k_blocks.py --top 2 --steps 600
 """
@@ -28,7 +30,13 @@ import torch
 from decoder import Decoder
 from recall_task import Recall
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -178,6 +186,11 @@ def train(
     """Let the trainings take turns at the same batches; print a row now and then."""
     console = Console(stderr=True)
     with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("steps"),
+        TimeRemainingColumn(),
         console=console,
         transient=True,
         disable=not console.is_terminal,

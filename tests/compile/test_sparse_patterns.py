@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 from torch.func import vmap
+from torch.utils.flop_counter import FlopCounterMode
 from typing_extensions import override
 
 import headwise as hw
@@ -65,7 +66,9 @@ def test_exported_for_all_lengths(name: str, strict: bool) -> None:
     assert "headwise.attend" in str(program.graph)
     for tokens in (3, 9, 130):
         given = arguments(tokens)
-        assert_same_bits(program.module()(*given), module(*given))
+        with FlopCounterMode(display=False):  # which keeps strides in one piece, as a graph does
+            wanted = module(*given)
+        assert_same_bits(program.module()(*given), wanted)
 
 
 @pytest.mark.parametrize("name", ["strides", "fixed", "blocks", "bigbird", "heads"])

@@ -53,6 +53,7 @@ def main() -> None:
     try:
         app(prog_name="headwise")
     except KeyboardInterrupt:
+        print("headwise: stopped", file=sys.stderr)
         sys.exit(130)
 
 

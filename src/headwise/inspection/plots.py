@@ -1,6 +1,6 @@
 """Pictures on the axes of matplotlib; nothing here shows or saves one."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headwise._checks import is_int
 from headwise.errors import PatternError
@@ -22,8 +22,9 @@ _LONGEST = 4.0
 _COUNTED_ON, _FEWEST = 0.75, 16
 # Inches between ticks, so that the numbers stand apart.
 _APART = 0.6
-# A legend that covers little.
-_SMALL = {
+_BESIDE: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.02, 1.0), "frameon": False}
+# So that it covers little.
+_INSIDE: dict[str, Any] = {
     "fontsize": "x-small",
     "title_fontsize": "x-small",
     "handlelength": 1.0,
@@ -150,11 +151,7 @@ def _add_legend(ax: "Axes", cells: Cells, *, beside: bool) -> None:
             for shade, label in labels.items()
         ],
         title=None if single else f"cells of {cells.size[0]} × {cells.size[1]}",
-        **(
-            {"loc": "upper left", "bbox_to_anchor": (1.02, 1.0), "frameon": False}
-            if beside
-            else {"loc": _emptiest_corner(cells), **_SMALL}
-        ),
+        **(_BESIDE if beside else {"loc": _emptiest_corner(cells), **_INSIDE}),
     )
 
 

@@ -143,7 +143,9 @@ class RandomBlocks(Pattern):
     def _drawn(self) -> Tensor:
         """The blocks that were drawn for every block of queries, (blocks, count), -1 for none."""
         blocks = -(-self._placed_end // self.block)
-        return _table(blocks, self.count, self.seed, self.window_blocks, self.global_blocks)
+        # A compiler looks through what is kept, and warns.
+        table = _table.__wrapped__ if torch.compiler.is_compiling() else _table
+        return table(blocks, self.count, self.seed, self.window_blocks, self.global_blocks)
 
 
 @lru_cache(maxsize=16)

@@ -65,19 +65,21 @@ def _window(left: int | None, right: int | None, block: int, step: int) -> Seen:
     return Seen((2 - len(sides)) / 2 / step, sum(sides) * block)
 
 
+def _behind(left: int | None, block: int, step: int) -> Seen:
+    """Return what a window sees up to the query itself, which stands anywhere in its block."""
+    return Seen(0.5 / step, 0) if left is None else Seen(0.0, left * block + (block + 1) // 2)
+
+
 def _strided(pattern: Strided) -> Seen:
     return _ALL if pattern.stride == 1 else Seen(1 / pattern.stride, 2 * pattern.stride - 1)
 
 
 def _past(pattern: Pattern) -> Seen:
     """Return what is left of a pattern where ``Causal`` hides what comes later."""
-    if isinstance(pattern, Window | BlockWindow):
-        block, step = (
-            (pattern.block, 1) if isinstance(pattern, BlockWindow) else (1, pattern.dilation)
-        )
-        left = pattern.left
-        own = (block + 1) // 2
-        return Seen(0.5 / step, 0) if left is None else Seen(0.0, left * block + own)
+    if isinstance(pattern, Window):
+        return _behind(pattern.left, 1, pattern.dilation)
+    if isinstance(pattern, BlockWindow):
+        return _behind(pattern.left, pattern.block, 1)
     if isinstance(pattern, Either):
         return _sum(_past(pattern.first), _past(pattern.second), _HALF)
     if isinstance(pattern, PerHead):
