@@ -13,6 +13,7 @@ from headwise._dims import Allowed, Positions
 from headwise.patterns.base import Pattern
 from headwise.patterns.combine import Both, Either
 from headwise.patterns.grid import Grid
+from headwise.patterns.intervals import FAR
 from headwise.patterns.segments import Lengths
 from headwise.patterns.strided import Strided
 from headwise.patterns.window import Window
@@ -20,15 +21,31 @@ from headwise.patterns.window import Window
 # Every part is a call of its own.
 _MOST_PARTS = 3
 
+# As measured at 4,096 tokens and more.
+_HOLES, _HOLES_JOINED = 128, 1024
+
 
 @lru_cache(maxsize=128)
 def parts(pattern: Pattern) -> tuple[Pattern, ...]:
     """Take a pattern apart so that as much as possible has a step; the parts share no pair.
 
-    A pattern in which nothing has a step, or that falls into many parts, stays whole.
+    Nothing is returned for a pattern that better stays whole: nothing in it has a step, it would
+    fall into many parts, or tiles reach over the holes in its windows for less.
     """
     found = _parts(pattern.simplified())
-    return found if any(part.step > 1 for part in found) else (pattern,)
+    holes = max((_holes(part) for part in found if part.step > 1), default=0)
+    return found if holes >= (_HOLES if len(found) == 1 else _HOLES_JOINED) else ()
+
+
+def _holes(pattern: Pattern) -> int:
+    """Count the keys that a query leaves out between those of its widest dilated window."""
+    if isinstance(pattern, Window):
+        bounded = pattern.left is not None and pattern.right is not None
+        keys = (pattern.left or 0) + (pattern.right or 0) if bounded else FAR
+        return keys * (pattern.dilation - 1)
+    if isinstance(pattern, Both | Either):
+        return max(_holes(pattern.first), _holes(pattern.second))
+    return 0
 
 
 def _parts(pattern: Pattern) -> tuple[Pattern, ...]:

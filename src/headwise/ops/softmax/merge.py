@@ -1,8 +1,9 @@
 """Joins results over separate keys by their log-sum-exp."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
+from torch import Tensor
 
 from headwise.errors import ShapeError
 from headwise.ops.softmax.call import Attended
@@ -35,7 +36,12 @@ def merge(parts: Iterable[Attended]) -> Attended:
         >>> bool((hw.merge(halves).lse - whole.lse).abs().max() < 1e-6)
         True
     """
-    parts = _checked(parts)
+    found = _checked(parts)
+    return joined([Attended(_without_closed(*part), part.lse) for part in found])
+
+
+def joined(parts: Sequence[Attended]) -> Attended:
+    """Join parts that bring zeros for the queries they are closed to."""
     work = torch.float32
     for part in parts:
         work = torch.promote_types(work, torch.promote_types(part.output.dtype, part.lse.dtype))
@@ -45,17 +51,17 @@ def merge(parts: Iterable[Attended]) -> Attended:
     weights = (lse - top).exp()
     total = weights.sum(0)
     closed = total == 0.0
-    shares = weights / total.masked_fill(closed, 1.0)
-    # What a closed query brings has no weight, whatever it is.
-    seen = (lse != float("-inf")).unsqueeze(-1)
-    each = [
-        torch.where(open_, p.output.to(work), 0.0) for open_, p in zip(seen, parts, strict=True)
-    ]
-    output = shares[0].unsqueeze(-1) * each[0]
-    for share, one in zip(shares[1:], each[1:], strict=True):
-        output = torch.addcmul(output, share.unsqueeze(-1), one)
+    shares = (weights / total.masked_fill(closed, 1.0)).unsqueeze(-1)
+    output = shares[0] * parts[0].output.to(work)
+    for share, part in zip(shares[1:], parts[1:], strict=True):
+        output = torch.addcmul(output, share, part.output.to(work))
     found = top + total.masked_fill(closed, 1.0).log()
     return Attended(output.to(parts[0].output.dtype), found.masked_fill(closed, float("-inf")))
+
+
+def _without_closed(output: Tensor, lse: Tensor) -> Tensor:
+    """Return zeros for closed queries; what others put there has no weight, NaN included."""
+    return output.masked_fill((lse == float("-inf")).unsqueeze(-1), 0.0)
 
 
 def _checked(parts: Iterable[Attended]) -> list[Attended]:

@@ -70,7 +70,7 @@ def flex(call: Call) -> list[str]:
     if call.dropout_p > 0.0:
         reasons.append("it has no dropout")
     widths = call.query.shape[3], call.value.shape[3]
-    if min(widths) < _NARROWEST:
+    if 0 < min(widths) < _NARROWEST:
         reasons.append(
             f"it takes heads of {_NARROWEST} numbers or more, and these have {min(widths)}"
         )

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from headwise.ops.softmax.call import Attended, Call, Computed
-from headwise.ops.softmax.merge import merge
+from headwise.ops.softmax.merge import joined
 from headwise.ops.softmax.watchers import is_transformed, is_watched
 from headwise.patterns.base import Pattern
 from headwise.patterns.grid import Grid
@@ -42,7 +42,7 @@ def split(call: Call) -> list[Part]:
         return whole
     found = parts(call.pattern)
     # Outputs in 16 bits would be rounded once more for every part.
-    if len(found) > 1 and call.query.dtype != torch.float32:
+    if not found or (len(found) > 1 and call.query.dtype != torch.float32):
         return whole
     return [_part(part, call) for part in found]
 
@@ -52,11 +52,11 @@ def run(call: Call, attend: Callable[[Call], Computed]) -> Computed:
     found = split(call)
     if all(part.step == 1 for part in found):
         return attend(call)
-    joined = call._replace(want_lse=call.want_lse or len(found) > 1)
-    results = [_attended(part, joined, attend) for part in found]
+    wanting = call._replace(want_lse=call.want_lse or len(found) > 1)
+    results = [_attended(part, wanting, attend) for part in found]
     if len(results) == 1:
         return results[0]
-    output, lse = merge(Attended(*result) for result in results)  # type: ignore[arg-type]
+    output, lse = joined([Attended(*result) for result in results])  # type: ignore[arg-type]
     return Computed(output, lse if call.want_lse else None)
 
 
@@ -73,7 +73,7 @@ def _part(pattern: Pattern, call: Call) -> Part:
     if step == 1:
         return Part(pattern, call.places, 1)
     q_len, kv_len = call.query.shape[2], call.key.shape[2]
-    rows = max(-(-(q_len + step - 1) // step), _FEW + 1)
+    rows = max(-(-(q_len + max(_fronts(call, step))) // step), _FEW + 1)
     places = tuple(
         Grid(rows, -(-kv_len // step), (place.q_offset - place.kv_offset) // step, 0)
         for place in call.places
@@ -86,8 +86,7 @@ def _attended(part: Part, call: Call, attend: Callable[[Call], Computed]) -> Com
     pattern, places, step = part
     if step == 1:
         return attend(call._replace(pattern=pattern))
-    # So many queries are missing in front of the first that stands beside the first key's class.
-    fronts = [(place.q_offset - place.kv_offset) % step for place in call.places]
+    fronts = _fronts(call, step)
     query = _classes(call.query, fronts, step, places[0].q_len)
     key, value = (_classes(heads, [0], step, places[0].kv_len) for heads in (call.key, call.value))
     found = attend(call._replace(query=query, key=key, value=value, pattern=pattern, places=places))
@@ -97,6 +96,11 @@ def _attended(part: Part, call: Call, attend: Callable[[Call], Computed]) -> Com
     )
     assert output is not None
     return Computed(output, lse)
+
+
+def _fronts(call: Call, step: int) -> list[int]:
+    """Return how many queries are missing before the first, for it to stand in the first class."""
+    return [(place.q_offset - place.kv_offset) % step for place in call.places]
 
 
 def _classes(heads: Tensor, fronts: list[int], step: int, length: int) -> Tensor:
