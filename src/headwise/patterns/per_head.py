@@ -90,7 +90,8 @@ class PerHead(Pattern):
 
     @override
     def simplified(self) -> Pattern:
-        return PerHead(tuple(part.simplified() for part in self.patterns))
+        parts = tuple(part.simplified() for part in self.patterns)
+        return parts[0] if len(set(parts)) == 1 else PerHead(parts)
 
 
 def _refusal(rule: str, got: str) -> PatternError:

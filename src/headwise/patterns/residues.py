@@ -14,6 +14,7 @@ from headwise.patterns.base import Pattern
 from headwise.patterns.combine import Both, Either
 from headwise.patterns.grid import Grid
 from headwise.patterns.intervals import FAR
+from headwise.patterns.per_head import PerHead
 from headwise.patterns.segments import Lengths
 from headwise.patterns.strided import Strided
 from headwise.patterns.window import Window
@@ -45,6 +46,8 @@ def _holes(pattern: Pattern) -> int:
         return keys * (pattern.dilation - 1)
     if isinstance(pattern, Both | Either):
         return max(_holes(pattern.first), _holes(pattern.second))
+    if isinstance(pattern, PerHead):
+        return max(_holes(part) for part in pattern.patterns)
     return 0
 
 
