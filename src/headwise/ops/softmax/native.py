@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from headwise.ops.softmax import launch, operators, residues
+from headwise.ops.softmax import in_parts, launch, operators
 from headwise.ops.softmax.call import Call, Computed
 from headwise.ops.softmax.differentiable import Attend, AttendPlainly
 from headwise.ops.softmax.dropout import draw_seed
@@ -14,7 +14,7 @@ from headwise.patterns.spelling import spell
 
 def run(call: Call) -> Computed:
     """Return output and log-sum-exp; the call must have passed ``refusals.native``."""
-    return residues.run(call, _attend)
+    return in_parts.run(call, _attend)
 
 
 def _attend(call: Call) -> Computed:

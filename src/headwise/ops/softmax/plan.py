@@ -10,8 +10,8 @@ import torch
 from headwise import _limits, _native
 from headwise.ops.softmax.call import Call
 from headwise.ops.softmax.growth import keys_seen
+from headwise.ops.softmax.in_parts import Part, split
 from headwise.ops.softmax.layouts import layout_of
-from headwise.ops.softmax.residues import Part, split
 from headwise.patterns.tiles import KEY_TILE, QUERY_TILE
 
 # Products over the allowed pairs: two forward, five backward.
