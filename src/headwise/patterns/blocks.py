@@ -143,7 +143,7 @@ class GlobalBlocks(Pattern):
 
     @override
     def _allows(self, q_pos: Positions, kv_pos: Positions) -> Allowed:
-        end = length_of(self._end, self.length, q_pos, kv_pos)
+        end = self._end if self._end is not None else length_of(self.length, q_pos, kv_pos)
         return self._chosen(q_pos, end) | self._chosen(kv_pos, end)
 
     def _chosen(self, position: Positions, end: int) -> Allowed:
@@ -192,8 +192,8 @@ class GlobalBlocks(Pattern):
         return torch.stack(found, 1) if found else query.new_zeros(len(query), 1)
 
 
-def length_of(placed: int | None, given: int | None, q_pos: Positions, kv_pos: Positions) -> int:
-    """Return how long a sequence is: as placed or given, else up to the last position asked for."""
-    if placed is not None or given is not None:
-        return placed if given is None and placed is not None else given  # type: ignore[return-value]
+def length_of(given: int | None, q_pos: Positions, kv_pos: Positions) -> int:
+    """Return how long a sequence is: as given, else up to the last position asked for."""
+    if given is not None:
+        return given
     return 1 + max((int(pos.max()) for pos in (q_pos, kv_pos) if pos.numel()), default=-1)

@@ -89,7 +89,7 @@ class RandomBlocks(Pattern):
     @override
     def _allows(self, q_pos: Positions, kv_pos: Positions) -> Allowed:
         if self._end is None:
-            return self._until(length_of(None, self.length, q_pos, kv_pos))._allows(q_pos, kv_pos)
+            return self._until(length_of(self.length, q_pos, kv_pos))._allows(q_pos, kv_pos)
         drawn = self._drawn.to(q_pos.device)[self._rows(q_pos)]
         real = (q_pos >= 0) & (q_pos < self._end) & (kv_pos >= 0) & (kv_pos < self._end)
         same = (kv_pos // self.block).unsqueeze(-1) == drawn

@@ -77,6 +77,24 @@ def test_padding_and_other_samples_change_no_bit(pattern: Pattern) -> None:
         assert_same_bits(moved[sample : sample + 1], found)
 
 
+@pytest.mark.parametrize("pattern", [STRIDED, DILATED])
+@pytest.mark.parametrize(
+    ("batch", "heads", "kv_len", "value_dim"),
+    [(0, 2, 20, 8), (2, 0, 20, 8), (2, 2, 0, 8), (2, 2, 20, 0), (2, 2, 3, 8)],
+)
+def test_sizes_of_zero(
+    pattern: Pattern, batch: int, heads: int, kv_len: int, value_dim: int
+) -> None:
+    sizes = ((20, 8), (kv_len, 8), (kv_len, value_dim))
+    q, k, v = (torch.randn(batch, heads, *size, requires_grad=True) for size in sizes)
+    found = hw.attend(q, k, v, pattern, backend="native")
+    assert found.shape == (batch, heads, 20, value_dim)
+    gradients = torch.autograd.grad(found.sum(), (q, k, v))
+    assert [tuple(g.shape) for g in gradients] == [tuple(t.shape) for t in (q, k, v)]
+    if not kv_len:
+        assert not found.any()
+
+
 def test_a_call_with_more_than_a_pattern_stays_whole(shapes: list[tuple[int, ...]]) -> None:
     x = query(2048)
     for added in (

@@ -120,7 +120,7 @@ def _classes(heads: Tensor, fronts: list[int], step: int, length: int) -> Tensor
 
 def _in_order(rows: Tensor, fronts: list[int], step: int, tokens: int) -> Tensor:
     """Put the rows of all classes back where they belong."""
-    apart = rows.reshape(-1, step, *rows.shape[1:])
+    apart = rows.reshape(len(rows) // step, step, *rows.shape[1:])
     whole = apart.permute(0, 2, 3, 1, *range(4, apart.ndim)).flatten(2, 3)
     if len(set(fronts)) == 1:
         return whole[:, :, fronts[0] : fronts[0] + tokens]
