@@ -13,6 +13,7 @@
 #include "attend.h"
 #include "call_arguments.h"
 #include "dispatch.h"
+#include "linear.h"
 #include "parallel.h"
 
 namespace nb = nanobind;
@@ -90,6 +91,40 @@ void bind_bias_backward(Given d_output, const Maybe& d_lse, Given query, Given k
   bias_backward(b, to_table, threads);
 }
 
+void bind_linear_rows(Given input, Given weight, const Maybe& bias, Given output, int threads) {
+  LinearArgs a;
+  require(
+      input.find_dtype(a.dtype) && weight.is_dtype(a.dtype) && output.is_dtype(a.dtype) &&
+          (!bias || bias->is_dtype(a.dtype)),
+      "input, weight, bias and output must be on the CPU and share one dtype: float32, bfloat16 "
+      "or float16");
+  require(input.view.ndim == 2 && weight.view.ndim == 2 && output.view.ndim == 2,
+          "input, weight and output must be 2-D");
+  a.rows = input.size(0);
+  a.inputs = input.size(1);
+  a.outputs = weight.size(0);
+  require(has_sizes(weight, {a.outputs, a.inputs}) && has_sizes(output, {a.rows, a.outputs}),
+          "weight must be (outputs, inputs) and output (rows, outputs)");
+  require((a.inputs < 2 || (input.stride(1) == 1 && weight.stride(1) == 1)) &&
+              (a.outputs < 2 || output.stride(1) == 1),
+          "the innermost stride must be 1");
+  require(a.rows < 2 || output.stride(0) != 0, "a result may not be expanded");
+  if (bias) {
+    require(bias->view.ndim == 1 && bias->size(0) == a.outputs &&
+                (a.outputs < 2 || bias->stride(0) == 1),
+            "bias must be (outputs,), contiguous");
+    a.bias = bias->data<void>();
+  }
+  a.input = input.data<void>();
+  a.weight = weight.data<void>();
+  a.output = output.data<void>();
+  a.input_row = input.stride(0);
+  a.weight_row = weight.stride(0);
+  a.output_row = output.stride(0);
+  nb::gil_scoped_release unlocked;
+  linear_rows(a, threads);
+}
+
 double bind_multiply_add(const std::string& dtype, int64_t rounds, int threads) {
   const std::string names[kDtypes] = {"float32", "bfloat16", "float16"};
   const auto* found = std::find(std::begin(names), std::end(names), dtype);
@@ -138,6 +173,9 @@ NB_MODULE(_kernels, m) {
         nb::arg("table").none(), nb::arg("shifts").none(), nb::arg("sinks").none(),
         nb::arg("softcap"), nb::arg("dropout_p"), nb::arg("seed"), nb::arg("tiles").none(),
         nb::arg("scale"), nb::arg("threads"), "Write the gradient of a bias.");
+  m.def("linear_rows", &headwise::bind_linear_rows, nb::arg("input"), nb::arg("weight"),
+        nb::arg("bias").none(), nb::arg("output"), nb::arg("threads"),
+        "Write input @ weight^T + bias to output, for few rows of input.");
   m.def(
       "own_threads", &headwise::own_threads, nb::arg("count"),
       "Set on how many threads this thread's loops run, torch's included; return how many before.");

@@ -180,6 +180,18 @@ struct BiasBackwardArgs {
   int64_t parts = 1;
 };
 
+// output = input @ weight^T + bias, with innermost strides of 1; strides in elements.
+struct LinearArgs {
+  Dtype dtype = Dtype::kFloat32;  // of all tensors
+  const void* input = nullptr;    // (rows, inputs)
+  const void* weight = nullptr;   // (outputs, inputs)
+  const void* bias = nullptr;     // (outputs,) or null
+  void* output = nullptr;         // (rows, outputs)
+  int64_t input_row = 0, weight_row = 0, output_row = 0;
+  int64_t rows = 0, inputs = 0, outputs = 0;
+  int64_t task_outputs = 4;  // outputs of a task, a multiple of 4; no result depends on it
+};
+
 // Functions that compute one task on one thread. Sizes of workspaces are in floats.
 struct Functions {
   // A run of query tiles of one head against all their live key tiles.
@@ -206,6 +218,9 @@ struct Functions {
   int64_t (*bias_workspace)(const BiasBackwardArgs&) noexcept;
   int64_t (*bias_tasks)(const BiasBackwardArgs&) noexcept;
   void (*bias_backward)(const BiasBackwardArgs&, int64_t task, float* workspace) noexcept;
+
+  // A linear map of few rows, for a run of outputs.
+  void (*linear_rows)(const LinearArgs&, int64_t task) noexcept;
 
   // Multiplies and adds in registers for so many rounds; returns the number of operations.
   double (*multiply_add)(int64_t rounds, float* result) noexcept;

@@ -11,6 +11,7 @@ void fill_attend_tile(KernelTable& table) noexcept;
 void fill_attend_few(KernelTable& table) noexcept;
 void fill_attend_backward(KernelTable& table) noexcept;
 void fill_bias_backward(KernelTable& table) noexcept;
+void fill_linear_rows(KernelTable& table) noexcept;
 void fill_limits(KernelTable& table) noexcept;
 
 KernelTable make_table() noexcept {
@@ -20,6 +21,7 @@ KernelTable make_table() noexcept {
   fill_attend_few(table);
   fill_attend_backward(table);
   fill_bias_backward(table);
+  fill_linear_rows(table);
   fill_limits(table);
   return table;
 }

@@ -5,6 +5,8 @@ from pathlib import Path
 
 from headwise.errors import BackendRefused
 
+PROJECTIONS = ("packed", "unpacked", "torch")
+
 
 def models_folder() -> Path:
     """Return where fetched models are kept: ``HEADWISE_MODELS``, or a folder in the home cache."""
@@ -21,3 +23,14 @@ def strict_by_default() -> bool:
             "  hint: 1 makes every slow path an error; unset or 0 takes it"
         )
     return named == "1"
+
+
+def projections_by_default() -> str:
+    """Return what ``HEADWISE_PROJECTIONS`` lets the layers' linear maps run on in inference."""
+    named = os.environ.get("HEADWISE_PROJECTIONS", "") or PROJECTIONS[0]
+    if named not in PROJECTIONS:
+        raise BackendRefused(
+            f"HEADWISE_PROJECTIONS: must be one of {', '.join(PROJECTIONS)}, got {named!r}\n"
+            "  hint: leave it unset for the fastest; torch switches the faster ways off"
+        )
+    return named

@@ -36,6 +36,9 @@ def attend_backward(d_output: torch.Tensor, d_lse: torch.Tensor | None, query: t
 def bias_backward(d_output: torch.Tensor, d_lse: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, output: torch.Tensor, lse: torch.Tensor | None, d_bias: torch.Tensor | None, d_table: torch.Tensor | None, bias: torch.Tensor | None, slopes: torch.Tensor | None, table: torch.Tensor | None, shifts: torch.Tensor | None, sinks: torch.Tensor | None, softcap: float, dropout_p: float, seed: int, tiles: LiveTiles | None, scale: float, threads: int) -> None:
     """Write the gradient of a bias."""
 
+def linear_rows(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, output: torch.Tensor, threads: int) -> None:
+    """Write input @ weight^T + bias to output, for few rows of input."""
+
 def own_threads(count: int) -> int:
     """
     Set on how many threads this thread's loops run, torch's included; return how many before.

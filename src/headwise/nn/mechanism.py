@@ -1,0 +1,138 @@
+"""How a layer mixes tokens: the protocol that mechanisms follow, and what they are asked."""
+
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from torch import Tensor
+
+from headwise._dims import Key, Query, Value
+from headwise.ops.softmax.settle_bias import Bias
+from headwise.patterns import KeyMask, Pattern
+
+# The objects behind the names that people know mechanisms by.
+_KNOWN_AS = {
+    "linear": "LinearAttention",
+    "performer": "RandomFeatures",
+    "favor+": "RandomFeatures",
+    "linformer": "LowRank",
+}
+
+
+class AttentionCall(NamedTuple):
+    """What one call of a layer asks of its mechanism; a mechanism refuses what it cannot do.
+
+    Attributes:
+        query: (batch, q_heads, q_len, head_dim), placed by the layer's positions.
+        key: (batch, kv_heads, kv_len, head_dim), likewise.
+        value: (batch, kv_heads, kv_len, value_dim).
+        pattern: Who may attend to whom: the layer's pattern, the call's, and ``mask``.
+        kv_mask: (batch, kv_len), ``True`` = real token. It is no part of ``pattern``.
+        bias: Numbers added to the scores, or an object of ``headwise.positions``.
+        softcap: Cap of the scores.
+        sinks: (q_heads,) scores of the sinks.
+        dropout_p: Share of weights to drop; 0 outside training.
+        q_offset: Absolute position of the first query; ``None`` = the last query stands beside
+            the last key.
+        kv_offset: Absolute position of the first key.
+    """
+
+    query: Query
+    key: Key
+    value: Value
+    pattern: Pattern | None = None
+    kv_mask: Tensor | None = None
+    bias: Bias | None = None
+    softcap: float | None = None
+    sinks: Tensor | None = None
+    dropout_p: float = 0.0
+    q_offset: int | Tensor | None = None
+    kv_offset: int | Tensor = 0
+
+    @property
+    def allowed(self) -> Pattern | None:
+        """Who may attend to whom, padding included."""
+        if self.kv_mask is None:
+            return self.pattern
+        padding = KeyMask(self.kv_mask)
+        return padding if self.pattern is None else self.pattern & padding
+
+
+class Step(NamedTuple):
+    """What a mechanism returns: (batch, q_heads, q_len, value_dim), and the state after it."""
+
+    output: Tensor
+    state: object
+
+
+class Cost(NamedTuple):
+    """What a call of a mechanism takes: operations, bytes read and written, and how they grow."""
+
+    flops: int
+    bytes: int
+    formula: str
+
+
+@runtime_checkable
+class Mechanism(Protocol):
+    """Mixes the tokens of a layer in another way than softmax attention; pass it as ``mechanism=``.
+
+    An ``nn.Module`` that follows the protocol has its parameters in the layer's state dict and is
+    called as a module, hooks included.
+    """
+
+    def forward(self, call: AttentionCall, state: object = None) -> Step:
+        """Return the output, and the state that stands for all keys up to now.
+
+        Args:
+            call: What is asked; with ``state``, its keys are the new ones alone.
+            state: What ``state`` or the step before returned; ``None`` without one.
+        """
+        ...
+
+    def state(self, call: AttentionCall) -> object:
+        """Return the state before the first token of ``call``; ``None`` for a mechanism without.
+
+        A mechanism without a state is given all keys and values in every call, those of the
+        cache included.
+        """
+        ...
+
+    def cost(
+        self, q_len: int, kv_len: int, *, q_heads: int, kv_heads: int, head_dim: int, value_dim: int
+    ) -> Cost:
+        """Say what one sample of a call of these sizes takes."""
+        ...
+
+    def reference(self, call: AttentionCall) -> Tensor:
+        """Return the output by the definition, in plain PyTorch, however slow."""
+        ...
+
+
+def check_mechanism(mechanism: object) -> Mechanism:
+    """Return what was given as ``mechanism=`` if it follows the protocol, and refuse it if not."""
+    if isinstance(mechanism, str):
+        raise TypeError(f"MultiHeadAttention: {_of_that_name(mechanism)}")
+    if isinstance(mechanism, type) or not isinstance(mechanism, Mechanism):
+        wanted = ("forward", "state", "cost", "reference")
+        absent = [name for name in wanted if not callable(getattr(mechanism, name, None))]
+        lacks = f"it has no {', '.join(absent)}" if absent else "it is a class, not an object"
+        raise TypeError(
+            "MultiHeadAttention: mechanism must follow headwise.nn.Mechanism, "
+            f"got {mechanism!r}: {lacks}\n"
+            "  hint: write these methods, or leave mechanism out for softmax attention"
+        )
+    return mechanism
+
+
+def _of_that_name(name: str) -> str:
+    import headwise.nn
+
+    known = _KNOWN_AS.get(name.lower())
+    start = f"mechanism must be an object, got the name {name!r}\n  hint: "
+    if known is None:
+        return (
+            f"{start}pass an object that follows headwise.nn.Mechanism; softmax attention is "
+            "mechanism=None"
+        )
+    if hasattr(headwise.nn, known):
+        return f"{start}pass headwise.nn.{known}(…)"
+    return f"{start}the object is headwise.nn.{known}, which this version does not have"

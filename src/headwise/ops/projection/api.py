@@ -1,0 +1,78 @@
+"""A linear map, and an activation behind it."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from headwise import _native
+from headwise._forks import alone_after_fork
+from headwise.ops.projection.choice import against_all, against_onednn, against_rows, packs
+from headwise.ops.projection.packed import packed
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "none": lambda x: x,
+    "relu": functional.relu,
+    "gelu": functional.gelu,
+    "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+    "silu": functional.silu,
+}
+# What oneDNN calls them: its name, and the kind of it.
+_FUSED = {
+    "none": ("none", ""),
+    "relu": ("relu", ""),
+    "gelu": ("gelu", "none"),
+    "gelu_tanh": ("gelu", "tanh"),
+    "silu": ("swish", ""),
+}
+
+
+@alone_after_fork
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str = "none"
+) -> Tensor:
+    """Return ``activation(x @ weight^T + bias)``, in inference by the fastest way.
+
+    Few rows go through a kernel that reads every weight once; more of them, in float32 on
+    processors that are not Intel's and in bfloat16, through oneDNN with a packed weight and the
+    activation fused; everything else through ``torch.nn.functional.linear``. Which way is taken
+    depends on dtype, number of rows, processor and ``projections`` alone; they agree to rounding.
+
+    Args:
+        x: (…, inputs).
+        weight: (outputs, inputs) in the same dtype.
+        bias: (outputs,), or ``None``.
+        activation: ``"none"``, ``"relu"``, ``"gelu"``, ``"gelu_tanh"`` or ``"silu"``.
+
+    Returns:
+        (…, outputs) in the dtype of ``x``; differentiable.
+
+    Raises:
+        ValueError: An unknown activation. Sizes and dtypes are refused by torch, in its words.
+    """
+    if activation not in ACTIVATIONS:
+        raise ValueError(
+            f"linear: there is no activation {activation!r}\n"
+            f"  hint: it is one of {', '.join(ACTIVATIONS)}"
+        )
+    if next(against_all(x, weight, bias), None) is None:
+        if next(against_rows(x, weight), None) is None:
+            return ACTIVATIONS[activation](_few_rows(x, weight, bias))
+        if next(against_onednn(x, weight), None) is None:
+            name, kind = _FUSED[activation]
+            ordered = packed(weight) if packs(weight) else weight
+            found: Tensor = torch.ops.mkldnn._linear_pointwise(x, ordered, bias, name, [], kind)
+            return found
+    return ACTIVATIONS[activation](functional.linear(x, weight, bias))
+
+
+def _few_rows(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    rows = x.reshape(-1, x.shape[-1])
+    if rows.shape[1] > 1 and rows.stride(1) != 1:
+        rows = rows.contiguous()
+    if bias is not None and bias.shape[0] > 1 and bias.stride(0) != 1:
+        bias = bias.contiguous()
+    output = rows.new_empty(rows.shape[0], weight.shape[0])
+    _native.kernels.linear_rows(rows, weight, bias, output, torch.get_num_threads())
+    return output.view(*x.shape[:-1], weight.shape[0])

@@ -1,0 +1,126 @@
+"""On what a linear map runs in inference: our kernel for few rows, oneDNN, or torch."""
+
+import platform
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from headwise import _native
+from headwise.ops.projection.packed import bytes_of, can_be_packed
+from headwise.ops.projection.switch import in_use
+from headwise.ops.softmax.watchers import is_transformed, is_watched
+
+# Rows up to which reading the weights is what costs; see docs/decisions/0020.
+FEW_ROWS = 4
+# Multiplications of a float32 call below which starting oneDNN costs more than it saves.
+_WORTH_ONEDNN = 1 << 20
+
+_DTYPES = (torch.float32, torch.bfloat16)
+
+
+class Projection(NamedTuple):
+    """On what one linear map runs.
+
+    Attributes:
+        library: ``"rows"``: headwise's kernel for few rows; ``"onednn"``; or ``"torch"``:
+            ``torch.nn.functional.linear``.
+        packed: Whether it reads a packed copy of the weight.
+        packed_bytes: What packed copies of this weight take now; 0 before the first call.
+        refusals: For every way, the reasons against it.
+    """
+
+    library: str
+    packed: bool
+    packed_bytes: int
+    refusals: dict[str, list[str]]
+
+
+def explain_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Projection:
+    """Say on what ``linear`` would run these tensors, and what speaks against the other ways."""
+    general = list(against_all(x, weight, bias))
+    refusals = {
+        "rows": general + list(against_rows(x, weight)),
+        "onednn": general + list(against_onednn(x, weight)),
+    }
+    library = next((name for name, reasons in refusals.items() if not reasons), "torch")
+    keeps = library == "onednn" and packs(weight)
+    return Projection(library, keeps, bytes_of(weight), refusals)
+
+
+def against_all(x: Tensor, weight: Tensor, bias: Tensor | None) -> Iterator[str]:
+    """Say what speaks for torch's own function whatever the sizes are."""
+    tensors = (x, weight) if bias is None else (x, weight, bias)
+    if is_watched(*tensors) or is_transformed() or torch._C._get_tracing_state() is not None:
+        yield "a compiler, a mode or a transform follows torch's operations"
+        return
+    if in_use() == "torch":
+        yield "headwise.nn.projections('torch') or HEADWISE_PROJECTIONS=torch asks for torch's own"
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        yield "a gradient is wanted"
+    if torch.autograd.forward_ad._current_level >= 0:
+        yield "forward-mode differentiation is on"
+    if x.device.type != "cpu":
+        yield f"it is for the CPU, and the input is on {x.device}"
+    elif torch.is_autocast_enabled("cpu"):
+        yield "autocast chooses the dtype"
+    if any(tensor.dtype != x.dtype or tensor.device != x.device for tensor in tensors):
+        yield "the tensors differ in dtype or device"
+    if any(tensor.layout != torch.strided or tensor.numel() == 0 for tensor in tensors):
+        yield "a tensor is sparse, packed or empty"
+    elif weight.ndim != 2 or x.shape[-1] != weight.shape[1]:
+        yield "the sizes do not fit together"
+
+
+def against_rows(x: Tensor, weight: Tensor) -> Iterator[str]:
+    """Say what speaks against our kernel for few rows."""
+    if _native.kernels is None:
+        yield str(_native.reason)
+    if x.dtype not in (*_DTYPES, torch.float16):
+        yield f"it computes float32, bfloat16 and float16, and the input is {x.dtype}"
+    if x.numel() > FEW_ROWS * x.shape[-1]:
+        yield f"it is for at most {FEW_ROWS} rows"
+    if weight.shape[-1] > 1 and weight.stride(-1) != 1:
+        yield "the weight's innermost stride is not 1"
+
+
+def against_onednn(x: Tensor, weight: Tensor) -> Iterator[str]:
+    """Say what speaks against oneDNN."""
+    if not _has_onednn() or not torch._C._get_mkldnn_enabled():
+        yield "torch has no oneDNN here, or torch.backends.mkldnn switches it off"
+    if weight.dtype not in _DTYPES:
+        yield f"it is taken for float32 and bfloat16, and the weight is {weight.dtype}"
+    elif weight.dtype == torch.bfloat16 and not _multiplies_bfloat16():
+        yield "this processor does not multiply bfloat16"
+    elif weight.dtype == torch.float32:
+        if _is_intel():
+            yield "on processors of Intel, torch multiplies float32 by MKL, which is made for them"
+        if x.numel() * weight.shape[0] < _WORTH_ONEDNN:
+            yield "the call is so small that starting it costs more than it saves"
+    if not weight.is_contiguous():
+        yield "the weight is not contiguous"
+
+
+def packs(weight: Tensor) -> bool:
+    """Say whether oneDNN is given a packed copy of a weight."""
+    return in_use() == "packed" and can_be_packed(weight) is None
+
+
+@cache
+def _has_onednn() -> bool:
+    return torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+@cache
+def _multiplies_bfloat16() -> bool:
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+@cache
+def _is_intel() -> bool:
+    described = Path("/proc/cpuinfo")
+    text = described.read_text() if described.is_file() else platform.processor()
+    return "GenuineIntel" in text
