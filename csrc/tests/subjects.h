@@ -15,6 +15,7 @@ struct Plan {
 // Each prints a line or more; returns whether all was well.
 bool test_guards();                     // a touch of a guard page ends the process
 bool test_dropped_words(const Plan&);   // known answers; just the right weights are dropped
+bool test_linear_rows(const Plan&);     // against sums in double precision
 bool test_drawn_problems(const Plan&);  // against the reference, on both sides of guard pages
 
 // Runs "forward", "decode" or "backward" once, for a count of instructions.
