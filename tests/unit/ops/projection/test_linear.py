@@ -1,0 +1,148 @@
+"""``linear``: every way gives the linear map, and which way is taken."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+import headwise as hw
+from headwise.ops.projection import choice, explain_linear, linear
+from headwise.ops.projection.api import ACTIVATIONS
+from tests.support.budget import assert_same_bits, assert_within_budget
+
+WIDE = (307, 257)
+
+
+def drawn(rows: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
+    torch.manual_seed(rows)
+    outputs, inputs = WIDE
+    x, weight, bias = (
+        torch.randn(rows, inputs),
+        torch.randn(outputs, inputs),
+        torch.randn(outputs),
+    )
+    return x.to(dtype), (weight / 16).to(dtype), bias.to(dtype)
+
+
+@pytest.fixture(autouse=True)
+def inference_on_a_processor_like_most(monkeypatch: pytest.MonkeyPatch) -> object:
+    """Every processor takes the same ways here."""
+    monkeypatch.setattr(choice, "_is_intel", lambda: False)
+    with torch.no_grad():
+        yield
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("rows", [1, 3, 4, 5, 67])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_every_way_is_the_linear_map(activation: str, rows: int, dtype: torch.dtype) -> None:
+    x, weight, bias = drawn(rows, dtype)
+    for offset in (bias, None):
+        wide = None if offset is None else offset.double()
+        exact = ACTIVATIONS[activation](functional.linear(x.double(), weight.double(), wide))
+        plain = ACTIVATIONS[activation](functional.linear(x, weight, offset))
+        for use in ("packed", "unpacked", "torch"):
+            with hw.nn.projections(use):
+                found = linear(x, weight, offset, activation)
+            assert found.dtype == dtype
+            assert_within_budget(found, exact=exact, plain=plain, label=use)
+
+
+@pytest.mark.parametrize(
+    ("rows", "dtype", "library"),
+    [
+        (1, torch.float32, "rows"),
+        (4, torch.bfloat16, "rows"),
+        (2, torch.float16, "rows"),
+        (5, torch.float32, "torch"),  # too small to start oneDNN for
+        (67, torch.float32, "onednn"),
+        (67, torch.float16, "torch"),
+        (1, torch.float64, "torch"),
+        (67, torch.float64, "torch"),
+    ],
+)
+def test_which_way_is_taken(rows: int, dtype: torch.dtype, library: str) -> None:
+    x, weight, bias = drawn(rows, dtype)
+    assert explain_linear(x, weight, bias).library == library
+    with hw.nn.projections("torch"):
+        assert explain_linear(x, weight, bias).library == "torch"
+
+
+def test_intel_multiplies_float32_by_torchs_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "_is_intel", lambda: True)
+    assert explain_linear(*drawn(67)).library == "torch"
+    assert explain_linear(*drawn(1)).library == "rows"
+
+
+def test_leading_dimensions_and_strides_do_not_matter() -> None:
+    x, weight, bias = drawn(6)
+    shaped = x.reshape(2, 3, -1)
+    for rows in (shaped, shaped.transpose(0, 1), shaped[..., ::3], shaped[:, :, 5:], shaped[:1]):
+        part = weight[:, : rows.shape[-1]]
+        wanted = functional.linear(rows.double(), part.double(), bias.double())
+        found = linear(rows, part, bias)
+        assert found.shape == wanted.shape
+        assert_within_budget(
+            found, exact=wanted, plain=functional.linear(rows, part, bias), label=str(rows.shape)
+        )
+    assert linear(x[0], weight, bias).shape == (WIDE[0],)
+    assert linear(x[:0], weight, bias).shape == (0, WIDE[0])
+
+
+def test_gradients_and_training_are_torchs() -> None:
+    x, weight, bias = drawn(3)
+    with torch.enable_grad():
+        weight.requires_grad_()
+        assert explain_linear(x, weight, bias).library == "torch"
+        linear(x, weight, bias, "gelu").sum().backward()
+    assert weight.grad is not None
+
+
+def test_autocast_chooses_the_dtype() -> None:
+    x, weight, bias = drawn(67)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert linear(x, weight, bias).dtype == torch.bfloat16
+
+
+def test_torchs_refusals_are_torchs() -> None:
+    x, weight, bias = drawn(3)
+    with pytest.raises(RuntimeError, match="dtype"):
+        linear(x, weight.half(), bias)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        linear(x[:, 1:], weight, bias)
+    with pytest.raises(ValueError, match="no activation 'tanh'"):
+        linear(x, weight, bias, "tanh")
+
+
+def test_switched_off_onednn_is_not_used() -> None:
+    x, weight, bias = drawn(67)
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        assert explain_linear(x, weight, bias).library == "torch"
+        assert_same_bits(linear(x, weight, bias), functional.linear(x, weight, bias))
+    finally:
+        torch._C._set_mkldnn_enabled(before)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_transforms_and_compilers_see_torchs_operations() -> None:
+    x, weight, bias = drawn(67)
+    mapped = torch.func.vmap(lambda row: linear(row, weight, bias))(x)
+    torch.testing.assert_close(mapped, functional.linear(x, weight, bias))
+    compiled = torch.compile(linear, backend="eager", fullgraph=True)
+    assert_same_bits(compiled(x, weight, bias), functional.linear(x, weight, bias))
+    _, tangent = torch.func.jvp(lambda y: linear(y, weight, bias), (x,), (x,))
+    torch.testing.assert_close(tangent, functional.linear(x, weight))
+    meta = linear(x.to("meta"), weight.to("meta"), bias.to("meta"))
+    assert meta.is_meta
+
+
+def test_the_switch_is_an_error_for_other_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="must be one of packed, unpacked, torch, got 'mkl'"):
+        hw.nn.projections("mkl").__enter__()
+    monkeypatch.setenv("HEADWISE_PROJECTIONS", "torch")
+    assert explain_linear(*drawn(1)).library == "torch"
+    monkeypatch.setenv("HEADWISE_PROJECTIONS", "fast")
+    with pytest.raises(hw.BackendRefused, match="HEADWISE_PROJECTIONS: must be one of"):
+        linear(*drawn(1))
