@@ -1,47 +1,29 @@
 """Measures what sparse patterns cost: live tiles, lowering, memory; and FlexAttention beside."""
 
-import argparse
-import json
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
 from functools import partial
 
 import torch
-from rich.table import Table
 from torch.nn.attention.flex_attention import flex_attention
 
 import headwise as hw
-from headwise.cli.bench import Case, machine
+from benchmarks.figures import Figure, figure, main, seconds_of
+from headwise.cli.bench import Case
 from headwise.cli.bench.cases import square
 from headwise.cli.bench.contenders import answers, contenders, inputs
 from headwise.cli.bench.gate import check
 from headwise.cli.bench.measure import alternate, ratio
-from headwise.cli.output import show, steps, table
 from headwise.ops.softmax.layouts import layout_of
 from headwise.patterns import Causal, Documents, Pattern, Window, bigbird, longformer
 from headwise.patterns.grid import grids
 from headwise.patterns.lowering import kept
 from headwise.patterns.tiles import TileLayout
 
-PARTS = ("tiles", "lowering", "memory", "flex")
 _LENGTH = 4096
 _LONG = 65_536
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One figure: what was measured, its value with the quartiles, the unit, the setting."""
-
-    name: str
-    what: str
-    median: float
-    low: float
-    high: float
-    unit: str
 
 
 def patterns(length: int) -> dict[str, Pattern]:
@@ -52,37 +34,6 @@ def patterns(length: int) -> dict[str, Pattern]:
         "bigbird": bigbird(64),
         "documents": Documents(torch.arange(length) // 517) & Causal(),
     }
-
-
-def main() -> None:
-    """Read the options, measure, print."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.sparse", description=__doc__)
-    parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all by default")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--seconds", type=float, default=6.0, help="for each figure")
-    parser.add_argument("--json", action="store_true")
-    asked = parser.parse_args()
-    if unknown := [part for part in asked.parts if part not in PARTS]:
-        parser.error(f"unknown: {', '.join(unknown)}; the parts are {', '.join(PARTS)}")
-    torch.set_num_threads(asked.threads)
-    measured = {"tiles": per_tile, "lowering": lowering, "memory": memory, "flex": against_flex}
-    found: list[Figure] = []
-    try:
-        with steps() as progress:
-            task = progress.add_task("Measuring", total=None)
-            for part in asked.parts or PARTS:
-                for figure in measured[part](asked.seconds):
-                    found.append(figure)
-                    progress.update(task, description=f"Measured {figure.name}")
-    except KeyboardInterrupt:
-        parser.exit(130, "stopped\n")
-    if asked.json:
-        json.dump(
-            {"machine": machine(), "figures": [asdict(f) for f in found]}, sys.stdout, indent=1
-        )
-        sys.stdout.write("\n")
-    else:
-        show(_as_table(found))
 
 
 def per_tile(seconds: float) -> Iterator[Figure]:
@@ -110,13 +61,13 @@ def lowering(seconds: float) -> Iterator[Figure]:
         query, key, value = torch.randn(3, 1, 12, _LONG, 64)
         attend = partial(hw.attend, query, key, value, pattern)
         attend()
-        whole = statistics.median(_seconds(attend) for _ in range(5))
+        whole = statistics.median(seconds_of(attend) for _ in range(5))
         title = f"lowering {name}"
-        yield _figure(title, f"of {_LONG:,} tokens", [1e3 * seen for seen in times], "ms")
-        yield _figure(title, "over its own forward, float32", [t / whole for t in times], "x")
-        yield _figure(title, "memory of the layout", [size / 1e6], "MB")
+        yield figure(title, f"of {_LONG:,} tokens", [1e3 * seen for seen in times], "ms")
+        yield figure(title, "over its own forward, float32", [t / whole for t in times], "x")
+        yield figure(title, "memory of the layout", [size / 1e6], "MB")
     times, _ = _lowered(Causal() & Window(511, 0), 1 << 20)
-    yield _figure("lowering window 511", f"of {1 << 20:,} tokens", [1e3 * t for t in times], "ms")
+    yield figure("lowering window 511", f"of {1 << 20:,} tokens", [1e3 * t for t in times], "ms")
 
 
 def memory(seconds: float) -> Iterator[Figure]:
@@ -128,12 +79,12 @@ def memory(seconds: float) -> Iterator[Figure]:
             command = [sys.executable, "-m", "benchmarks.peak_memory", name, str(length)]
             ran = subprocess.run(command, capture_output=True, text=True, check=True)
             peaks.append(float(ran.stdout))
-            yield _figure(
+            yield figure(
                 f"memory {name}", f"forward and backward of {length:,} tokens", peaks[-1:], "MB"
             )
         numbers = torch.tensor([lengths, peaks], dtype=torch.float64)
         straight = float(torch.corrcoef(numbers)[0, 1] ** 2)
-        yield _figure(f"memory {name}", "R² of a straight line through these", [straight], "")
+        yield figure(f"memory {name}", "R² of a straight line through these", [straight], "")
 
 
 def against_flex(seconds: float) -> Iterator[Figure]:
@@ -174,7 +125,7 @@ def _lowered(pattern: Pattern, length: int) -> tuple[list[float], int]:
 
     layout = anew()
     assert layout is not None
-    return [_seconds(anew) for _ in range(9)], layout.nbytes
+    return [seconds_of(anew) for _ in range(9)], layout.nbytes
 
 
 def _checked(case: Case) -> Callable[[], tuple[torch.Tensor, ...]]:
@@ -191,29 +142,9 @@ def _tiles(case: Case) -> int:
     return hw.explain(tensor, tensor, tensor, case.pattern).live_tiles
 
 
-def _seconds(call: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    call()
-    return time.perf_counter() - started
-
-
-def _figure(name: str, what: str, seen: list[float], unit: str) -> Figure:
-    if len(seen) == 1:
-        return Figure(name, what, seen[0], seen[0], seen[0], unit)
-    low, median, high = statistics.quantiles(seen, n=4, method="inclusive")
-    return Figure(name, what, median, low, high, unit)
-
-
-def _as_table(found: list[Figure]) -> Table:
-    place = machine()
-    rows = table(f"{place['cpu']}, {place['instruction_set']}, {place['threads']} threads")
-    for name in ("figure", "what", "median (quartiles)"):
-        rows.add_column(name)
-    for figure in found:
-        spread = "" if figure.low == figure.high else f" ({figure.low:.3g}-{figure.high:.3g})"
-        rows.add_row(figure.name, figure.what, f"{figure.median:.4g} {figure.unit}{spread}")
-    return rows
-
-
 if __name__ == "__main__":
-    main()
+    main(
+        "benchmarks.sparse",
+        __doc__,
+        {"tiles": per_tile, "lowering": lowering, "memory": memory, "flex": against_flex},
+    )

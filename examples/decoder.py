@@ -1,4 +1,4 @@
-"""A small decoder over bytes, in plain PyTorch, whose attention is whatever one hands it."""
+"""A small decoder over bytes whose attention is whatever one hands it."""
 
 from collections.abc import Callable
 
@@ -14,19 +14,18 @@ VOCABULARY = 256
 
 
 class Block(nn.Module):
-    """Attention, then a feed-forward part, each beside a residual path."""
+    """Attention, then a feed-forward part, each beside a residual path.
+
+    ``hw.nn.TransformerBlock`` is the same with the layer's own attention.
+    """
 
     def __init__(self, width: int, heads: int, attention: Attention) -> None:
         super().__init__()
         self.attention = attention
         self.before_attention = nn.LayerNorm(width)
         self.projections = hw.MultiHeadAttention(width, heads)
-        self.feed_forward = nn.Sequential(
-            nn.LayerNorm(width),
-            nn.Linear(width, 4 * width),
-            nn.GELU(),
-            nn.Linear(4 * width, width),
-        )
+        self.before_feed_forward = nn.LayerNorm(width)
+        self.feed_forward = hw.nn.FeedForward(width)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (batch, length, width) to the same."""
@@ -34,7 +33,7 @@ class Block(nn.Module):
         query, key, value = layer.project(self.before_attention(x))
         context = self.attention(query, key, value)
         x = x + layer.W_o(layer.combine_heads(context))
-        mixed: Tensor = x + self.feed_forward(x)
+        mixed: Tensor = x + self.feed_forward(self.before_feed_forward(x))
         return mixed
 
 

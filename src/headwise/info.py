@@ -10,6 +10,8 @@ import torch
 from headwise import _native
 from headwise._settings import models_folder
 from headwise.ops import explain
+from headwise.ops.projection import explain_linear
+from headwise.ops.projection.choice import FEW_ROWS
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class Info:
         threads: Threads that torch, and so headwise, is set to.
         backends: For every backend and kind of call, why it will not take that call; an empty
             tuple where it will.
+        projections: What linear maps run on in inference, by dtype, for few and for many rows.
         models: Folder where fetched models are kept.
     """
 
@@ -41,6 +44,7 @@ class Info:
     isas: tuple[str, ...]
     threads: int
     backends: dict[str, dict[str, tuple[str, ...]]]
+    projections: dict[str, tuple[str, str]]
     models: str
 
     def __str__(self) -> str:
@@ -54,6 +58,7 @@ class Info:
             f"instructions  {chosen} (here: {', '.join(self.isas) or 'none'})",
             f"threads       {self.threads}",
             f"models        {self.models}",
+            *self._projections(),
             "backends",
         ]
         for name, calls in self.backends.items():
@@ -62,6 +67,14 @@ class Info:
                 for n, line in enumerate(_verdict(calls))
             ]
         return "\n".join(lines)
+
+    def _projections(self) -> list[str]:
+        said = {"rows": "headwise", "onednn": "oneDNN", "torch": "torch"}
+        words = [
+            f"{dtype}: {said[few]} up to {FEW_ROWS} rows, then {said[many]}"
+            for dtype, (few, many) in self.projections.items()
+        ]
+        return [f"{'projections' if n == 0 else '':<14}{line}" for n, line in enumerate(words)]
 
 
 def info() -> Info:
@@ -81,6 +94,7 @@ def info() -> Info:
         isas=tuple(_native.available()),
         threads=torch.get_num_threads(),
         backends=_backends(),
+        projections=_projections(),
         models=str(models_folder()),
     )
 
@@ -114,6 +128,20 @@ def _backends() -> dict[str, dict[str, tuple[str, ...]]]:
         for kind, tensor in kinds.items():
             for name, reasons in explain(tensor, tensor, tensor).refusals.items():
                 found.setdefault(name, {})[kind] = tuple(reasons)
+    return found
+
+
+def _projections() -> dict[str, tuple[str, str]]:
+    """Ask about a small and a large linear map of each dtype, where no gradient is wanted."""
+    found: dict[str, tuple[str, str]] = {}
+    with torch.no_grad():
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            weight = torch.zeros(64, 256, dtype=dtype)
+            few, many = (
+                explain_linear(torch.zeros(rows, 256, dtype=dtype), weight).library
+                for rows in (1, 256)
+            )
+            found[str(dtype).removeprefix("torch.")] = (few, many)
     return found
 
 

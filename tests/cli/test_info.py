@@ -52,6 +52,7 @@ def test_reasons_that_hold_for_some_calls_are_listed_by_call() -> None:
         isas=("scalar", "avx2"),
         threads=5,
         backends={"native": {"float32": (), "bfloat16": ("it is wide",), "gradients": ()}},
+        projections={"float32": ("rows", "torch")},
         models="/m",
     )
     assert str(shown) == (
@@ -63,6 +64,7 @@ def test_reasons_that_hold_for_some_calls_are_listed_by_call() -> None:
         "instructions  avx2 (here: scalar, avx2)\n"
         "threads       5\n"
         "models        /m\n"
+        "projections   float32: headwise up to 4 rows, then torch\n"
         "backends\n"
         "  native      takes float32, gradients\n"
         "              not bfloat16: it is wide"

@@ -75,6 +75,7 @@ class KVCache:
         sinks: Sinks | None = None,
         dropout_p: float = 0.0,
         q_offset: int | Tensor | None = None,
+        kv_offset: int | Tensor = 0,
         backend: str = "auto",
     ) -> Output:
         """Append key and value, then attend to everything the layer holds.
@@ -95,6 +96,7 @@ class KVCache:
             dropout_p: As in ``attend``.
             q_offset: Absolute position of the first query; ``None`` = the last query stands
                 beside the last key.
+            kv_offset: Absolute position of the first key that is stored.
             backend: As in ``attend``.
 
         Returns:
@@ -127,6 +129,7 @@ class KVCache:
                 sinks=sinks,
                 dropout_p=dropout_p,
                 q_offset=q_offset,
+                kv_offset=kv_offset,
                 backend=backend,
             )
 
@@ -137,6 +140,27 @@ class KVCache:
             CacheError: As ``attend``; nothing is stored then.
         """
         return self._append(key, value, layer, tracked=False)
+
+    @contextmanager
+    def appended(
+        self, key: Key, value: Value, *, layer: int = 0, tracked: bool = False
+    ) -> Iterator[Stored]:
+        """Store further tokens for a block of code, and take them back where that fails.
+
+        Args:
+            key: New keys, (batch, kv_heads, new, head_dim).
+            value: New values, (batch, kv_heads, new, value_dim).
+            layer: Which layer of the model this is.
+            tracked: Whether autograd will keep what is stored for a backward pass.
+
+        Yields:
+            All that the layer holds, without a copy.
+
+        Raises:
+            CacheError: As ``attend``; nothing is stored then.
+        """
+        with self._undone_on_failure(layer):
+            yield self._append(key, value, layer, tracked=tracked)
 
     def stored(self, layer: int = 0) -> Stored:
         """Return what a layer holds, without a copy.

@@ -1,6 +1,5 @@
 """Multi-head attention with its projections."""
 
-from collections.abc import Mapping
 from functools import reduce
 from operator import and_
 from typing import Any
@@ -11,22 +10,27 @@ from torch import Tensor, nn
 from headwise._checks import refuse_shapes
 from headwise._dims import Hidden, Key, Memory, Query, Split, Value
 from headwise.cache import KVCache
-from headwise.errors import CacheError, ShapeError
-from headwise.ops import attend
+from headwise.errors import CacheError
+from headwise.nn.arguments import check_dropout, check_sizes, refuse_arguments, refuse_override
+from headwise.nn.layer_plan import LayerPlan, plan_layer
+from headwise.nn.mechanism import AttentionCall, Mechanism, check_mechanism
+from headwise.nn.mixing import mix, mix_cached
+from headwise.nn.places import Offset, Places, find_places
+from headwise.nn.projection import project
+from headwise.nn.schemes import (
+    Scheme,
+    added_to,
+    check_growth,
+    check_scheme,
+    joined_bias,
+    reads_padding,
+    turned,
+)
 from headwise.ops.softmax.settle_bias import Bias
-from headwise.patterns import Dense, KeyMask, Pattern
+from headwise.patterns import Dense, Pattern
 from headwise.patterns.wording import check_pattern, pattern_name
 
-_RENAMED = {
-    "Q": "query=",
-    "K": "key=",
-    "V": "value=",
-    "key_padding_mask": "kv_mask= (True = real token, so turn it round with ~)",
-    "attn_mask": "mask= (True = may attend) or bias= (numbers added to the scores)",
-    "is_causal": "pattern=headwise.Causal()",
-    "need_weights": "headwise.attention_weights, with the q and k of layer.project(…)",
-    "average_attn_weights": "headwise.attention_weights, with the q and k of layer.project(…)",
-}
+_PROJECTIONS = ("W_q", "W_k", "W_v", "W_o")
 
 
 class MultiHeadAttention(nn.Module):
@@ -47,14 +51,21 @@ class MultiHeadAttention(nn.Module):
         bias: Whether the four projections have a bias.
         dropout: Share of attention weights set to zero in training.
         pattern: Who may attend to whom in every call; joined with what a call brings.
+        positions: Where tokens stand, an object of ``headwise.positions``: ``Rotary`` turns
+            queries and keys, ``Alibi`` and ``RelativeBias`` are added to the scores, and
+            ``Sinusoidal`` and ``Learned`` to the layer's inputs. ``None`` = the layer does not
+            know.
         qk_norm: Whether queries and keys are normalised per head (RMSNorm with a weight).
         softcap: Cap of the scores, see ``headwise.attend``.
         sinks: Whether each head learns a sink score, see ``headwise.attend``.
+        mechanism: How tokens are mixed, an object that follows ``headwise.nn.Mechanism``;
+            ``None`` = softmax attention.
         device: Where the parameters are made.
         dtype: Their dtype.
 
     Raises:
-        ShapeError: Sizes that do not divide or are below 1.
+        ShapeError: Sizes that do not divide or are below 1, or positions of other sizes.
+        TypeError: ``positions`` or ``mechanism`` that is none.
 
     Example:
         >>> import torch, headwise as hw
@@ -75,18 +86,20 @@ class MultiHeadAttention(nn.Module):
         bias: bool = True,
         dropout: float = 0.0,
         pattern: Pattern | None = None,
+        positions: Scheme | None = None,
         qk_norm: bool = False,
         softcap: float | None = None,
         sinks: bool = False,
+        mechanism: Mechanism | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        _refuse_override(type(self))
+        refuse_override(type(self))
         self.d_model = d_model
         self.num_heads = num_heads
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        _check_sizes(
+        check_sizes(
             d_model=d_model,
             num_heads=num_heads,
             num_kv_heads=self.num_kv_heads,
@@ -96,17 +109,17 @@ class MultiHeadAttention(nn.Module):
         )
         if pattern is not None:
             check_pattern("MultiHeadAttention", pattern)
-        if not 0.0 <= dropout <= 1.0:
-            raise ValueError(
-                f"MultiHeadAttention: dropout must lie between 0 and 1, got {dropout}\n"
-                "  hint: dropout is the share of weights set to zero in training"
-            )
+        check_dropout("MultiHeadAttention", dropout)
         self.d_k = d_model // num_heads if head_dim is None else head_dim
         self.kv_dim = d_model if kv_dim is None else kv_dim
         self.value_dim = self.d_k if value_dim is None else value_dim
+        self._widths = (d_model, self.kv_dim, self.kv_dim)
+        check_scheme(positions, num_heads=num_heads, head_dim=self.d_k, widths=self._widths)
         self.dropout = dropout
         self.pattern = pattern
+        self.positions = positions
         self.softcap = softcap
+        self.mechanism = None if mechanism is None else check_mechanism(mechanism)
 
         made: dict[str, Any] = {"device": device, "dtype": dtype}
         self.W_q = nn.Linear(d_model, num_heads * self.d_k, bias, **made)
@@ -146,8 +159,11 @@ class MultiHeadAttention(nn.Module):
             kv_mask: (batch, kv_len), ``True`` = real token; cached tokens included.
             pattern: Who may attend to whom in this call.
             bias: Numbers added to the scores, broadcasting to (batch, heads, q_len, kv_len).
-            q_offset: Absolute position of the first query; ``None`` = the last query stands
-                beside the last key, and behind what is in the cache.
+            q_offset: Absolute position of the first query, or one for each sample. In
+                self-attention its key stands there, too, and what is in the cache right before it.
+                ``None`` = the last query stands beside the last key. Padding in front of a sample
+                (``kv_mask``) moves no pattern, but positions that are counted from the first
+                token, ``Sinusoidal`` and ``Learned``, count from the first real one.
             cache: Where keys and values are appended and read.
             layer: This layer's number in the cache; ``None`` = the cache gives it one.
             renamed: Arguments of other attention layers, refused with their name here.
@@ -162,44 +178,128 @@ class MultiHeadAttention(nn.Module):
             TypeError: An argument that has another name here.
         """
         if renamed or query is None:
-            raise _refuse_arguments(renamed)
+            raise refuse_arguments(renamed)
         if cache is not None and key is not None:
             raise CacheError(
                 "MultiHeadAttention: cache serves self-attention, and key was given\n"
                 "  hint: for cross attention store layer.project(x, memory)[1:] once with "
                 "cache.append, then call cache.attend(q, pattern=None)"
             )
-        q, k, v = self.project(query, key, value)
-        settings: dict[str, Any] = {
-            "bias": bias,
-            "softcap": self.softcap,
-            "sinks": self.sinks,
-            "dropout_p": self.dropout if self.training else 0.0,
-            "q_offset": q_offset,
-        }
-        allowed = self._joined(mask, kv_mask, pattern)
-        if cache is None:
-            context = attend(q, k, v, allowed, **settings)
-        else:
-            slot = cache.slot(self, layer)
-            context = cache.attend(q, k, v, allowed, layer=slot, **settings)
-        output: Tensor = self.W_o(self.combine_heads(context))
-        return output
+        slot = 0 if cache is None else cache.slot(self, layer)
+        held = 0 if cache is None else cache.length(slot)
+        is_self = key is None
+        key = query if key is None else key
+        value = key if value is None else value
+        places = self._places(query, key, held, is_self, q_offset, kv_mask)
+        call = self._asked(
+            self._projected(query, key, value, places),
+            allowed=self._joined(mask, pattern),
+            kv_mask=kv_mask,
+            bias=bias,
+            q_offset=q_offset,
+            held=held if is_self else None,
+        )
+        context = (
+            mix(call, self.mechanism)
+            if cache is None
+            else mix_cached(call, self.mechanism, cache, slot)
+        )
+        return project(self.W_o, self.combine_heads(context))
 
     def project(
-        self, query: Hidden, key: Memory | None = None, value: Memory | None = None
+        self,
+        query: Hidden,
+        key: Memory | None = None,
+        value: Memory | None = None,
+        *,
+        q_offset: Offset | None = None,
+        kv_offset: Offset = 0,
     ) -> tuple[Query, Key, Value]:
-        """Return queries, keys and values with their heads split, (batch, heads, length, dim)."""
+        """Return queries, keys and values with their heads split, (batch, heads, length, dim).
+
+        They are normalised and placed as ``forward`` does it, for ``headwise.attend`` and
+        ``headwise.attention_weights``.
+
+        Args:
+            query: As in ``forward``.
+            key: As in ``forward``.
+            value: As in ``forward``.
+            q_offset: Position of the first query; ``None`` = that of the first key in
+                self-attention, and otherwise the last query stands beside the last key.
+            kv_offset: Position of the first key.
+        """
+        is_self = key is None
+        key = query if key is None else key
+        value = key if value is None else value
+        places = find_places(
+            query.shape[-2],
+            key.shape[-2],
+            is_self=is_self,
+            q_offset=q_offset,
+            kv_offset=kv_offset,
+        )
+        return self._projected(query, key, value, places)
+
+    def explain(
+        self,
+        query: Hidden,
+        key: Memory | None = None,
+        value: Memory | None = None,
+        mask: Tensor | None = None,
+        *,
+        kv_mask: Tensor | None = None,
+        pattern: Pattern | None = None,
+        bias: Bias | None = None,
+        q_offset: Offset | None = None,
+    ) -> LayerPlan:
+        """Say how ``forward`` would run these inputs and what that costs, without running them.
+
+        Arguments and errors are those of ``forward``.
+
+        Returns:
+            A ``LayerPlan``: ``attention``, ``projections``, ``packed_bytes``; ``str(plan)`` reads
+            well.
+        """
+        is_self = key is None
         key = query if key is None else key
         value = key if value is None else value
         self._check_inputs(query, key, value)
-        q = self.split_heads(self.W_q(query))
-        k = self.split_heads(self.W_k(key))
-        v = self.W_v(value)
-        v = self.split_heads(v) if self.value_dim == self.d_k else _split(v, self.num_kv_heads)
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
-        return q, k, v
+        projected = (
+            self._unwritten(query, self.num_heads, self.d_k),
+            self._unwritten(key, self.num_kv_heads, self.d_k),
+            self._unwritten(value, self.num_kv_heads, self.value_dim),
+        )
+        call = self._asked(
+            projected,
+            allowed=self._joined(mask, pattern),
+            kv_mask=kv_mask,
+            bias=bias,
+            q_offset=q_offset,
+            held=0 if is_self else None,
+        )
+        context = query.new_empty(*query.shape[:-1], self.num_heads * self.value_dim)
+        layers = (self.W_q, self.W_k, self.W_v, self.W_o)
+        inputs = zip(layers, (query, key, value, context), strict=True)
+        return plan_layer(call, self.mechanism, dict(zip(_PROJECTIONS, inputs, strict=True)))
+
+    @staticmethod
+    def from_torch(module: nn.MultiheadAttention) -> "MultiHeadAttention":
+        """Return a layer with copies of the weights of torch's own, which computes the same.
+
+        Every variant is taken: packed and separate projections, other widths of keys and values,
+        no bias, ``add_bias_kv``, ``add_zero_attn``, either order of dimensions. The result takes
+        the batch first always, reads ``True`` as "may attend", returns no weights, and gives zeros
+        where torch's layer gives NaN.
+
+        Args:
+            module: Torch's layer, itself: a subclass, hooks and parametrisations are refused.
+
+        Raises:
+            TypeError: A module that computes something else, or may.
+        """
+        from headwise.nn.from_torch import from_torch
+
+        return from_torch(module)
 
     def split_heads(self, x: Tensor) -> Split:
         """Turn (batch, length, heads * d_k) into (batch, heads, length, d_k)."""
@@ -214,23 +314,81 @@ class MultiHeadAttention(nn.Module):
         shown = f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}, d_k={self.d_k}"
         return shown if self.pattern is None else f"{shown}, pattern={pattern_name(self.pattern)}"
 
-    def _joined(
-        self, mask: Tensor | None, kv_mask: Tensor | None, pattern: Pattern | None
-    ) -> Pattern | None:
+    def _places(
+        self,
+        query: Tensor,
+        key: Tensor,
+        held: int,
+        is_self: bool,
+        q_offset: Offset | None,
+        kv_mask: Tensor | None,
+    ) -> Places:
+        places = find_places(
+            query.shape[-2],
+            key.shape[-2],
+            held=held,
+            is_self=is_self,
+            q_offset=q_offset,
+            kv_mask=kv_mask if reads_padding(self.positions) else None,
+        )
+        check_growth(self.positions, held, held + key.shape[-2])
+        return places
+
+    def _projected(
+        self, query: Tensor, key: Tensor, value: Tensor, places: Places
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        self._check_inputs(query, key, value)
+        query, key, value = (
+            added_to(self.positions, x, place)
+            for x, place in ((query, places.query), (key, places.key), (value, places.key))
+        )
+        q = self.split_heads(project(self.W_q, query))
+        k = self.split_heads(project(self.W_k, key))
+        v = project(self.W_v, value)
+        v = self.split_heads(v) if self.value_dim == self.d_k else _split(v, self.num_kv_heads)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        return (*turned(self.positions, q, k, places), v)
+
+    def _asked(
+        self,
+        projected: tuple[Tensor, Tensor, Tensor],
+        *,
+        allowed: Pattern | None,
+        kv_mask: Tensor | None,
+        bias: Bias | None,
+        q_offset: Offset | None,
+        held: int | None,
+    ) -> AttentionCall:
+        """Return what the mechanism is asked; ``held`` is ``None`` in cross attention."""
+        return AttentionCall(
+            *projected,
+            pattern=allowed,
+            kv_mask=kv_mask,
+            bias=joined_bias(self.positions, bias),
+            softcap=self.softcap,
+            sinks=self.sinks,
+            dropout_p=self.dropout if self.training else 0.0,
+            q_offset=q_offset,
+            kv_offset=0 if held is None or q_offset is None else q_offset - held,
+        )
+
+    def _unwritten(self, x: Tensor, heads: int, dim: int) -> Tensor:
+        wanted = torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters())
+        return _split(x.new_empty(*x.shape[:-1], heads * dim, requires_grad=wanted), heads)
+
+    def _joined(self, mask: Tensor | None, pattern: Pattern | None) -> Pattern | None:
         parts = [part for part in (self.pattern, pattern) if part is not None]
-        if kv_mask is not None:
-            parts.append(KeyMask(kv_mask))
         if mask is not None:
             parts.append(Dense(mask))
         return reduce(and_, parts) if parts else None
 
     def _check_inputs(self, query: Tensor, key: Tensor, value: Tensor) -> None:
-        widths = (self.d_model, self.kv_dim, self.kv_dim)
         given = (query.shape[-1], key.shape[-1], value.shape[-1])
-        if given != widths or not 2 <= query.ndim == key.ndim == value.ndim <= 3:
+        if given != self._widths or not 2 <= query.ndim == key.ndim == value.ndim <= 3:
             raise refuse_shapes(
                 "MultiHeadAttention",
-                f"inputs must be (batch, length, width) with widths {widths}, got {given}",
+                f"inputs must be (batch, length, width) with widths {self._widths}, got {given}",
                 "query has d_model, key and value have kv_dim; leave out the batch in all or none",
                 query=query,
                 key=key,
@@ -240,44 +398,3 @@ class MultiHeadAttention(nn.Module):
 
 def _split(x: Tensor, heads: int) -> Split:
     return x.view(*x.shape[:-1], heads, x.shape[-1] // heads).transpose(-3, -2)
-
-
-def _check_sizes(**sizes: int | None) -> None:
-    wrong = {name: size for name, size in sizes.items() if size is not None and size < 1}
-    if wrong:
-        listed = ", ".join(f"{name}={size}" for name, size in wrong.items())
-        raise ShapeError(f"MultiHeadAttention: sizes must be at least 1, got {listed}")
-    d_model, num_heads, num_kv_heads = (
-        sizes[name] or 1 for name in ("d_model", "num_heads", "num_kv_heads")
-    )
-    if sizes["head_dim"] is None and d_model % num_heads:
-        raise ShapeError(
-            f"MultiHeadAttention: num_heads must divide d_model, got {num_heads} and {d_model}\n"
-            "  hint: choose another number of heads, or give head_dim"
-        )
-    if num_heads % num_kv_heads:
-        raise ShapeError(
-            "MultiHeadAttention: num_kv_heads must divide num_heads, "
-            f"got {num_kv_heads} and {num_heads}\n"
-            "  hint: 1 is multi-query attention, num_heads is plain multi-head attention"
-        )
-
-
-def _refuse_override(cls: type) -> None:
-    if hasattr(cls, "scaled_dot_product_attention"):
-        raise TypeError(
-            f"{cls.__name__}: scaled_dot_product_attention is not called by MultiHeadAttention, "
-            "so overriding it would change nothing\n"
-            "  hint: override forward, or pass pattern=, bias= or mask= instead"
-        )
-
-
-def _refuse_arguments(names: Mapping[str, object]) -> TypeError:
-    """Word the refusal of arguments that have another name here, or of a missing query."""
-    if not names:
-        return TypeError("MultiHeadAttention.forward: query is missing")
-    known = "\n".join(
-        f"  hint: instead of {name} use {_RENAMED[name]}" for name in names if name in _RENAMED
-    )
-    listed = ", ".join(names)
-    return TypeError(f"MultiHeadAttention.forward: there is no argument {listed}\n{known}".rstrip())

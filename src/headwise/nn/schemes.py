@@ -1,0 +1,96 @@
+"""How a layer uses each kind of ``headwise.positions``."""
+
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from headwise.errors import CacheError, ShapeError
+from headwise.nn.places import Places, per_sample
+from headwise.ops.softmax.settle_bias import Bias
+from headwise.positions import Alibi, Learned, RelativeBias, Rotary, Sinusoidal
+
+Scheme: TypeAlias = Rotary | Alibi | RelativeBias | Sinusoidal | Learned
+
+
+def check_scheme(scheme: object, *, num_heads: int, head_dim: int, widths: tuple[int, ...]) -> None:
+    """Refuse what is no position scheme, or does not fit a layer of these sizes."""
+    if scheme is None:
+        return
+    if not isinstance(scheme, Scheme):
+        raise TypeError(
+            "MultiHeadAttention: positions must be an object of headwise.positions, "
+            f"got {scheme!r}\n"
+            f"  hint: pass headwise.positions.Rotary({head_dim}), Alibi({num_heads}), "
+            "RelativeBias, Sinusoidal or Learned"
+        )
+    if isinstance(scheme, Rotary):
+        _agree(scheme, "head_dim", scheme.head_dim, head_dim)
+    elif isinstance(scheme, Alibi | RelativeBias):
+        _agree(scheme, "num_heads", scheme.num_heads, num_heads)
+    else:
+        for width in widths:
+            _agree(scheme, "d_model", scheme.d_model, width)
+
+
+def reads_padding(scheme: Scheme | None) -> bool:
+    """Say whether a scheme tells apart where a sample begins, or how long it is.
+
+    For the others it is the distance between two tokens that counts, whatever stands before them.
+    """
+    if isinstance(scheme, Rotary):
+        return scheme.depends_on_length
+    return isinstance(scheme, Sinusoidal | Learned)
+
+
+def added_to(scheme: Scheme | None, x: Tensor, offset: int | Tensor) -> Tensor:
+    """Return inputs of the layer with the positions that are added there."""
+    if not isinstance(scheme, Sinusoidal | Learned):
+        return x
+    found: Tensor = scheme(x, per_sample(offset, x.shape[:-2].numel()))
+    return found
+
+
+def turned(scheme: Scheme | None, q: Tensor, k: Tensor, places: Places) -> tuple[Tensor, Tensor]:
+    """Return queries and keys, rotated where the positions are a rotation."""
+    if not isinstance(scheme, Rotary):
+        return q, k
+    samples = q.shape[:-3].numel()
+    at_query, at_key, length = (per_sample(place, samples) for place in places)
+    return scheme(q, at_query, length=length), scheme(k, at_key, length=length)
+
+
+def joined_bias(scheme: Scheme | None, bias: Bias | None) -> Bias | None:
+    """Return the bias of a call: its own, or the layer's positions."""
+    if not isinstance(scheme, Alibi | RelativeBias):
+        return bias
+    if bias is None:
+        return scheme
+    raise ValueError(
+        f"MultiHeadAttention: bias= was given, and the layer's positions are a bias already: "
+        f"{type(scheme).__name__}\n"
+        "  hint: a call has one bias; make the layer without positions and pass the sum, "
+        "spelled out"
+    )
+
+
+def check_growth(scheme: Scheme | None, before: int, after: int) -> None:
+    """Refuse a cache whose keys were rotated by other frequencies than those to come."""
+    if not isinstance(scheme, Rotary) or not scheme.depends_on_length or not before:
+        return
+    kept, wanted = (scheme.at_length(n).inv_freq for n in (before, after))
+    if not torch.equal(kept, wanted):
+        raise CacheError(
+            "MultiHeadAttention: the rotation of all keys depends on the length of the sequence, "
+            f"and the {before} keys in the cache were rotated for another length than {after}\n"
+            "  hint: fix the frequencies with positions=rotary.at_length(…), the longest length"
+        )
+
+
+def _agree(scheme: object, name: str, has: int, wanted: int) -> None:
+    if has != wanted:
+        kind = type(scheme).__name__
+        raise ShapeError(
+            f"MultiHeadAttention: positions must have the layer's {name}, got {kind} of {has} and "
+            f"{wanted}\n  hint: make it with {kind}({wanted}, …)"
+        )

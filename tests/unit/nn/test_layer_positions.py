@@ -1,0 +1,141 @@
+"""Positions in the layer: sizes, biases, caches, and what is refused."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import headwise as hw
+from headwise.positions import Alibi, Learned, RelativeBias, Rotary, Sinusoidal
+from tests.support.budget import assert_same_bits, largest_error
+from tests.support.schemes import ORIGINAL, SCHEMES, long_factors
+
+
+def test_rotary_by_hand() -> None:
+    """One head of two numbers, identity projections: the score is the cosine of the distance."""
+    layer = hw.MultiHeadAttention(2, 1, bias=False, positions=Rotary(2)).double()
+    for linear in (layer.W_q, layer.W_k, layer.W_v, layer.W_o):
+        nn.init.eye_(linear.weight)
+    x = torch.tensor([[[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]]], dtype=torch.float64)
+    value = torch.eye(3, 2, dtype=torch.float64)[None]
+    weights = torch.softmax(torch.cos(torch.tensor([2.0, 1.0, 0.0]).double()) / 2**0.5, -1)
+    found = layer(x, x, value)[0, 2]
+    assert largest_error(found, weights[:2]) < 1e-8
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_state_dict_holds_what_is_learned(scheme: str) -> None:
+    layer = hw.MultiHeadAttention(24, 4, head_dim=8, positions=SCHEMES[scheme](24, 4, 8))
+    usual = {f"W_{name}.{kind}" for name in "qkvo" for kind in ("weight", "bias")}
+    learned = {"positions.weight"} if scheme.startswith(("relative", "learned")) else set()
+    assert set(layer.state_dict()) == usual | learned
+
+
+@pytest.mark.parametrize(
+    ("positions", "kind", "text"),
+    [
+        (Rotary(6), hw.ShapeError, r"head_dim, got Rotary of 6 and 8\n  hint: .*Rotary\(8"),
+        (Alibi(2), hw.ShapeError, "num_heads, got Alibi of 2 and 4"),
+        (RelativeBias(8), hw.ShapeError, "num_heads, got RelativeBias of 8 and 4"),
+        (Sinusoidal(16), hw.ShapeError, "d_model, got Sinusoidal of 16 and 32"),
+        (Learned(9, 16), hw.ShapeError, "d_model, got Learned of 16 and 32"),
+        (
+            "rotary",
+            TypeError,
+            r"object of headwise\.positions, got 'rotary'\n  hint: .*Rotary\(8\)",
+        ),
+        (nn.Embedding(9, 32), TypeError, r"got Embedding\(9, 32\)"),
+        (Rotary, TypeError, r"object of headwise\.positions, got <class"),
+    ],
+)
+def test_positions_that_do_not_fit(positions: object, kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind, match=text):
+        hw.MultiHeadAttention(32, 4, positions=positions)  # type: ignore[arg-type]
+
+
+def test_added_positions_want_one_width() -> None:
+    with pytest.raises(hw.ShapeError, match="got Learned of 32 and 24"):
+        hw.MultiHeadAttention(32, 4, kv_dim=24, positions=Learned(9, 32))
+
+
+def test_a_second_bias_is_refused() -> None:
+    layer = hw.MultiHeadAttention(32, 4, positions=Alibi(4))
+    with pytest.raises(ValueError, match="the layer's positions are a bias already: Alibi"):
+        layer(torch.randn(1, 3, 32), bias=torch.zeros(3, 3))
+
+
+@pytest.mark.parametrize(
+    "positions", [Rotary(8, scaling=long_factors(8)), SCHEMES["dynamic"](0, 4, 8)]
+)
+def test_keys_of_other_frequencies_are_refused(positions: Rotary) -> None:
+    layer = hw.MultiHeadAttention(32, 4, positions=positions, pattern=hw.Causal()).eval()
+    x, cache = torch.randn(1, ORIGINAL + 2, 32), hw.KVCache()
+    layer(x[:, : ORIGINAL - 1], cache=cache)
+    layer(x[:, ORIGINAL - 1 : ORIGINAL], cache=cache)
+    kept = cache.stored().key.clone()
+    with pytest.raises(
+        hw.CacheError, match=rf"the {ORIGINAL} keys .* than {ORIGINAL + 1}\n.*at_length"
+    ):
+        layer(x[:, ORIGINAL : ORIGINAL + 1], cache=cache)
+    assert_same_bits(cache.stored().key, kept)
+    settled = hw.MultiHeadAttention(
+        32, 4, positions=positions.at_length(ORIGINAL + 2), pattern=hw.Causal()
+    ).eval()
+    settled.load_state_dict(layer.state_dict())
+    cache = hw.KVCache()
+    with torch.no_grad():
+        steps = [settled(x[:, n : n + 1], cache=cache) for n in range(ORIGINAL + 2)]
+        torch.testing.assert_close(torch.cat(steps, 1), settled(x))
+        torch.testing.assert_close(settled(x), layer(x))
+
+
+def test_absolute_positions_of_each_sample_can_be_given() -> None:
+    layer = hw.MultiHeadAttention(32, 4, positions=Learned(20, 32)).double().eval()
+    x, starts = torch.randn(3, 4, 32, dtype=torch.float64), [0, 7, 16]
+    with torch.no_grad():
+        together = layer(x, q_offset=torch.tensor(starts))
+        for n, start in enumerate(starts):
+            alone = layer(x[n : n + 1], q_offset=start)
+            assert largest_error(together[n : n + 1], alone) < 1e-14
+    with pytest.raises(hw.ShapeError, match="Learned"):
+        layer(x, q_offset=17)
+
+
+def test_patterns_move_with_given_positions() -> None:
+    layer = hw.MultiHeadAttention(32, 4, pattern=hw.Prefix(2) | hw.Window(0, 0)).double()
+    x = torch.randn(1, 5, 32, dtype=torch.float64)
+    here, behind = layer(x), layer(x, q_offset=2)
+    assert largest_error(behind, layer(x, pattern=hw.Window(0, 0))) < 1e-14
+    assert largest_error(layer(x, q_offset=torch.tensor([0])), here) < 1e-14
+
+
+def test_in_cross_attention_the_last_query_stands_beside_the_last_key() -> None:
+    layer = hw.MultiHeadAttention(32, 4, positions=Rotary(8)).double().eval()
+    memory = torch.randn(2, 7, 32, dtype=torch.float64)
+    with torch.no_grad():
+        whole = layer(memory)
+        assert largest_error(layer(memory[:, 4:], memory), whole[:, 4:]) < 1e-13
+        assert largest_error(layer(memory[:, 2:4], memory, q_offset=2), whole[:, 2:4]) < 1e-13
+        left = torch.cat([torch.randn(2, 3, 32, dtype=torch.float64), memory], 1)
+        real = torch.arange(10).expand(2, 10) >= 3
+        assert largest_error(layer(memory[:, 4:], left, kv_mask=real), whole[:, 4:]) < 1e-13
+
+
+def test_one_sample_without_a_batch() -> None:
+    x = torch.randn(5, 24)
+    for scheme in SCHEMES.values():
+        layer = hw.MultiHeadAttention(24, 4, head_dim=8, positions=scheme(24, 4, 8)).eval()
+        for real in (None, torch.tensor([False, True, True, True, False])):
+            with torch.no_grad():
+                wanted = layer(x[None], kv_mask=None if real is None else real[None])[0]
+                torch.testing.assert_close(layer(x, kv_mask=real), wanted)
+
+
+def test_empty_calls() -> None:
+    for scheme in SCHEMES.values():
+        layer = hw.MultiHeadAttention(24, 4, head_dim=8, positions=scheme(24, 4, 8))
+        for shape in ((0, 5), (2, 0), (0, 0)):
+            x = torch.randn(*shape, 24, requires_grad=True)
+            out: Tensor = layer(x, kv_mask=torch.ones(shape, dtype=torch.bool))
+            assert out.shape == x.shape
+            torch.autograd.backward(out.sum())
+            assert x.grad is not None
