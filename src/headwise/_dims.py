@@ -17,4 +17,5 @@ Allowed: TypeAlias = Bool[Tensor, "..."]
 
 Hidden: TypeAlias = Float[Tensor, "*batch q_len d_model"]
 Memory: TypeAlias = Float[Tensor, "*batch kv_len kv_width"]
+MemoryValue: TypeAlias = Float[Tensor, "*batch kv_len value_width"]
 Split: TypeAlias = Float[Tensor, "*batch heads length dim"]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise._checks import refuse_shapes
-from headwise._dims import Hidden, Key, Memory, Query, Split, Value
+from headwise._dims import Hidden, Key, Memory, MemoryValue, Query, Split, Value
 from headwise.cache import KVCache
 from headwise.errors import CacheError
 from headwise.nn.arguments import check_dropout, check_sizes, refuse_arguments, refuse_override
@@ -134,7 +134,7 @@ class MultiHeadAttention(nn.Module):
         self,
         query: Hidden | None = None,
         key: Memory | None = None,
-        value: Memory | None = None,
+        value: MemoryValue | None = None,
         mask: Tensor | None = None,
         *,
         kv_mask: Tensor | None = None,
@@ -210,7 +210,7 @@ class MultiHeadAttention(nn.Module):
         self,
         query: Hidden,
         key: Memory | None = None,
-        value: Memory | None = None,
+        value: MemoryValue | None = None,
         *,
         q_offset: Offset | None = None,
         kv_offset: Offset = 0,
@@ -244,7 +244,7 @@ class MultiHeadAttention(nn.Module):
         self,
         query: Hidden,
         key: Memory | None = None,
-        value: Memory | None = None,
+        value: MemoryValue | None = None,
         mask: Tensor | None = None,
         *,
         kv_mask: Tensor | None = None,
@@ -331,7 +331,8 @@ class MultiHeadAttention(nn.Module):
             q_offset=q_offset,
             kv_mask=kv_mask if reads_padding(self.positions) else None,
         )
-        check_growth(self.positions, held, held + key.shape[-2])
+        if held:
+            check_growth(self.positions, places.length, key.shape[-2])
         return places
 
     def _projected(

@@ -2,9 +2,13 @@
 
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_modules
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from headwise.ops.projection import Projection, explain_linear, linear
 from headwise.ops.projection.api import ACTIVATIONS
+
+# Torch's own layer ends with the second, which differs in how it is quantised alone.
+_PLAIN = (nn.Linear, NonDynamicallyQuantizableLinear)
 
 
 def project(module: nn.Module, x: Tensor, activation: str = "none") -> Tensor:
@@ -31,7 +35,7 @@ def explain_projection(module: nn.Module, x: Tensor) -> Projection:
 
 def why_called(module: nn.Module) -> str | None:
     """Say why a module in the place of a linear layer must be called; ``None`` for a plain one."""
-    if type(module) is not nn.Linear:
+    if type(module) not in _PLAIN:
         return f"the layer is a {type(module).__name__}, which computes in its own way"
     if "forward" in module.__dict__:
         return "its forward was replaced"

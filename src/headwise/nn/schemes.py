@@ -2,11 +2,10 @@
 
 from typing import TypeAlias
 
-import torch
 from torch import Tensor
 
 from headwise.errors import CacheError, ShapeError
-from headwise.nn.places import Places, per_sample
+from headwise.nn.places import Offset, Places, per_sample
 from headwise.ops.softmax.settle_bias import Bias
 from headwise.positions import Alibi, Learned, RelativeBias, Rotary, Sinusoidal
 
@@ -74,17 +73,24 @@ def joined_bias(scheme: Scheme | None, bias: Bias | None) -> Bias | None:
     )
 
 
-def check_growth(scheme: Scheme | None, before: int, after: int) -> None:
-    """Refuse a cache whose keys were rotated by other frequencies than those to come."""
-    if not isinstance(scheme, Rotary) or not scheme.depends_on_length or not before:
+def check_growth(scheme: Scheme | None, length: Offset, new: int) -> None:
+    """Refuse new tokens behind cached keys that were turned by other frequencies.
+
+    Args:
+        scheme: The layer's positions.
+        length: Tokens of the whole sequence, for all samples or for each.
+        new: How many of them the call brings.
+    """
+    if not isinstance(scheme, Rotary) or not scheme.depends_on_length:
         return
-    kept, wanted = (scheme.at_length(n).inv_freq for n in (before, after))
-    if not torch.equal(kept, wanted):
-        raise CacheError(
-            "MultiHeadAttention: the rotation of all keys depends on the length of the sequence, "
-            f"and the {before} keys in the cache were rotated for another length than {after}\n"
-            "  hint: fix the frequencies with positions=rotary.at_length(…), the longest length"
-        )
+    for after in length.tolist() if isinstance(length, Tensor) else [length]:
+        before = after - new
+        if before > 0 and not scheme.turns_alike(before, after):
+            raise CacheError(
+                "MultiHeadAttention: frequencies depend on the length of the sequence, and the "
+                f"{before} keys in the cache were turned for another length than {after}\n"
+                "  hint: fix them with positions=rotary.at_length(…), the longest length"
+            )
 
 
 def _agree(scheme: object, name: str, has: int, wanted: int) -> None:

@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from headwise._checks import is_int, refuse_dtypes, refuse_shapes
 from headwise._dims import Split
+from headwise._forks import alone_after_fork
 from headwise.errors import ShapeError
 from headwise.positions.bases import check_base
 from headwise.positions.offsets import positions, settle
@@ -127,8 +128,13 @@ class Rotary(nn.Module):
         settled._settle(length)
         return settled
 
+    def turns_alike(self, one: int, other: int) -> bool:
+        """Say whether texts of these two lengths, in tokens, are turned by the same frequencies."""
+        spectrum = self._spectrum
+        return not self.depends_on_length or spectrum.settled(one) == spectrum.settled(other)
+
     @override
-    # @alone_after_fork
+    @alone_after_fork
     def forward(
         self, x: Split, offset: int | Tensor = 0, *, length: int | Tensor | None = None
     ) -> Split:

@@ -88,6 +88,21 @@ def test_keys_of_other_frequencies_are_refused(positions: Rotary) -> None:
         torch.testing.assert_close(settled(x), layer(x))
 
 
+def test_padding_is_not_counted_where_frequencies_change() -> None:
+    layer = hw.MultiHeadAttention(
+        32, 4, positions=Rotary(8, scaling=long_factors(8)), pattern=hw.Causal()
+    ).eval()
+    x, cache = torch.randn(2, ORIGINAL + 2, 32), hw.KVCache()
+    real = torch.arange(ORIGINAL + 2).expand(2, -1) >= 2
+    with torch.no_grad():
+        steps = [
+            layer(x[:, n : n + 1], kv_mask=real[:, : n + 1], cache=cache)
+            for n in range(ORIGINAL + 2)
+        ]
+        wanted = layer(x[:, 2:])
+    torch.testing.assert_close(torch.cat(steps, 1)[:, 2:], wanted)
+
+
 def test_absolute_positions_of_each_sample_can_be_given() -> None:
     layer = hw.MultiHeadAttention(32, 4, positions=Learned(20, 32)).double().eval()
     x, starts = torch.randn(3, 4, 32, dtype=torch.float64), [0, 7, 16]
