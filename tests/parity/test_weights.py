@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headwise as hw
-from tests.support.budget import assert_same_bits, assert_within_budget
+from headwise.ops.softmax import weights as few_passes
+from tests.support.budget import assert_same_bits, assert_within_budget, largest_error
 from tests.support.calls import Call, calls
 from tests.support.shapes import Sizes, inputs
 
@@ -91,3 +92,27 @@ def test_masked_nan_stays_out_of_the_weights() -> None:
     wanted = hw.attention_weights(query, key, hw.Lengths(5))
     key[:, :, 5:] = float("nan")
     assert_same_bits(hw.attention_weights(query, key, hw.Lengths(5)), wanted)
+
+
+@given(call=calls(q_lens=(1, 5, 17), kv_lens=(1, 3, 31)))
+def test_gradients_in_few_passes_are_those_of_the_definition(call: Call) -> None:
+    query, key, _ = (each.double().requires_grad_() for each in call.given)
+    wanted_of = [query, key]
+    keywords = dict(call.keywords)
+    for name in ("bias", "sinks"):
+        given_tensor = keywords.get(name)
+        if isinstance(given_tensor, torch.Tensor):
+            keywords[name] = given_tensor.detach().double().requires_grad_()
+            wanted_of.append(keywords[name])
+    answers = []
+    for quick in (True, False):
+        with pytest.MonkeyPatch.context() as patch:
+            if not quick:
+                patch.setattr(few_passes, "suits", lambda call: False)
+            weights = hw.attention_weights(query, key, call.pattern, **keywords)
+        torch.manual_seed(0)
+        along = torch.randn_like(weights)
+        grads = torch.autograd.grad((weights * along).sum(), wanted_of, allow_unused=True)
+        answers.append([weights, *(grad for grad in grads if grad is not None)])
+    for found, wanted in zip(*answers, strict=True):
+        assert largest_error(found, wanted) < 1e-12

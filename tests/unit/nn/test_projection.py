@@ -57,7 +57,7 @@ def doubled(base: nn.Linear) -> nn.Linear:
 
 def with_forward(base: nn.Linear) -> nn.Linear:
     usual = base.forward
-    base.forward = lambda x: 3 * usual(x)  # type: ignore[method-assign]
+    base.forward = lambda x: 3 * usual(x)  # type: ignore[method-assign, assignment]
     return base
 
 
@@ -79,7 +79,7 @@ CHANGES: dict[str, Callable[[nn.Linear], nn.Module]] = {
     "pre-hook": with_pre_hook,
     "parametrized": parametrizations.orthogonal,
     "weight norm": parametrizations.weight_norm,
-    "pruned": lambda base: prune.random_unstructured(base, "weight", 0.5),
+    "pruned": lambda base: prune.random_unstructured(base, "weight", 0.5),  # type: ignore[no-untyped-call]
 }
 
 
@@ -137,7 +137,9 @@ def test_hooks_on_all_modules_are_heard(layer: hw.MultiHeadAttention, x: Tensor)
 @pytest.mark.filterwarnings("ignore:.*torch.ao.quantization.*:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_quantised_linears_are_called(layer: hw.MultiHeadAttention, x: Tensor) -> None:
-    quantised = torch.ao.quantization.quantize_dynamic(layer, {nn.Linear}, dtype=torch.qint8)
+    quantised = torch.ao.quantization.quantize_dynamic(  # type: ignore[no-untyped-call]
+        layer, {nn.Linear}, dtype=torch.qint8
+    )
     assert type(quantised.W_q) is not nn.Linear
     with torch.no_grad():
         found, wanted = quantised(x), layer(x)

@@ -3,16 +3,17 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+from torch import Tensor
 from torch.compiler import is_compiling
 
 from headwise import _native, _strict
 from headwise._dims import Key, Output, Query, Sinks, Value, Weights
 from headwise._forks import alone_after_fork
 from headwise.errors import BackendRefused
-from headwise.ops.softmax import flex, native, reference, refusals, sdpa
+from headwise.ops.softmax import flex, native, reference, refusals, sdpa, weights
 from headwise.ops.softmax.call import Attended, Call, Computed
 from headwise.ops.softmax.plan import Plan, plan
-from headwise.ops.softmax.selection import Selection, pick
+from headwise.ops.softmax.selection import Selection, cut, pick
 from headwise.ops.softmax.settle import Extras, settle
 from headwise.ops.softmax.settle_bias import Bias
 from headwise.ops.softmax.slow import fast_backend, is_slow, refuse_slow
@@ -176,10 +177,18 @@ def attention_weights(
     """
     extras = Extras(bias, scale, softcap, sinks, 0.0, q_offset, kv_offset)
     call = settle("attention_weights", query, key, key, pattern, extras, False)
-    found = reference.weights(
+    found = _weights(
         call, pick("rows", rows, query.shape[-2]), pick("heads", heads, query.shape[-3])
-    ).to(call.query.dtype)
+    )
     return found if query.ndim == 4 else found.reshape(*query.shape[:-3], *found.shape[1:])
+
+
+@alone_after_fork
+def _weights(call: Call, rows: list[int] | None, heads: list[int] | None) -> Tensor:
+    part, allowed, which = cut(call, rows, heads)
+    if weights.suits(part):
+        return weights.run(part, allowed).to(call.query.dtype)
+    return reference.weights(part, allowed, which).to(call.query.dtype)
 
 
 def explain(

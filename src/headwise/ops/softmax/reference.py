@@ -5,15 +5,13 @@ that are not finite are kept out of the matrix products and put back only where 
 so that a masked NaN touches neither results nor gradients.
 """
 
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
 
-from headwise._forks import alone_after_fork
 from headwise.ops.softmax import dropout
-from headwise.ops.softmax.call import Call, Computed, Distances
+from headwise.ops.softmax.call import Call, Computed
 
 
 def run(call: Call) -> Computed:
@@ -28,45 +26,23 @@ def run(call: Call) -> Computed:
     return Computed(output.to(call.query.dtype), lse)
 
 
-@alone_after_fork
-def weights(call: Call, rows: Sequence[int] | None, heads: Sequence[int] | None) -> Tensor:
-    """Return the softmax weights of the chosen queries and heads, in float32 or wider."""
+def weights(call: Call, allowed: Tensor | None, which: Tensor) -> Tensor:
+    """Return the softmax weights of the queries ``which``, in float32 or wider.
+
+    Args:
+        call: Cut to these queries, with one key head for each query head; see ``selection.cut``.
+        allowed: Which pairs may meet; ``None`` = all.
+        which: The places of the queries in the whole call.
+    """
     work = torch.promote_types(call.query.dtype, torch.float32)
-    chosen = range(call.query.shape[1]) if heads is None else heads
-    which = torch.tensor(
-        range(call.query.shape[2]) if rows is None else rows, dtype=torch.int64, device="cpu"
-    )
-    part = call._replace(
-        query=call.query[:, list(chosen)][:, :, which],
-        key=call.key[:, [head // call.group for head in chosen]],
-        bias=_along(_along(call.bias, 1, list(chosen)), 2, which.tolist()),
-        slopes=_along(call.slopes, 0, list(chosen)),
-        distances=_of_heads(call.distances, list(chosen)),
-        sinks=None if call.sinks is None else call.sinks[list(chosen)],
-    )
-    allowed = None
-    if call.pattern is not None:
-        allowed = call.pattern.spelled(call.places, which, chosen).to(call.query.device)
     with _own_precision(call):
-        return _softmax(part, allowed, _bias(part, which), work)[0]
+        return _softmax(call, allowed, _bias(call, which), work)[0]
 
 
 def _own_precision(call: Call) -> AbstractContextManager[object]:
     """Keep autocast out of the sums."""
     device = call.query.device.type
     return nullcontext() if device == "meta" else torch.autocast(device, enabled=False)
-
-
-def _of_heads(distances: Distances | None, chosen: list[int]) -> Distances | None:
-    return None if distances is None else distances._replace(table=distances.table[chosen])
-
-
-def _along(numbers: Tensor | None, axis: int, chosen: list[int]) -> Tensor | None:
-    if numbers is None or numbers.shape[axis] == 1:
-        return numbers
-    return numbers.index_select(
-        axis, torch.tensor(chosen, device=numbers.device, dtype=torch.int64)
-    )
 
 
 def _bias(call: Call, rows: Tensor | None = None) -> Tensor | None:
