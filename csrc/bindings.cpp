@@ -91,6 +91,27 @@ void bind_bias_backward(Given d_output, const Maybe& d_lse, Given query, Given k
   bias_backward(b, to_table, threads);
 }
 
+// Rows of a tensor without gaps, of any number of axes: all but the last one.
+int64_t rows_of(Given tensor) {
+  const int last = tensor.view.ndim - 1;
+  require(last >= 0, "input and output must have an axis of numbers");
+  int64_t rows = 1;
+  int64_t stride = tensor.size(last);
+  bool empty = tensor.size(last) == 0;
+  for (int axis = 0; axis < last; ++axis) {
+    rows *= tensor.size(axis);
+    empty = empty || tensor.size(axis) == 0;
+  }
+  if (empty) return rows;
+  require(tensor.size(last) == 1 || tensor.stride(last) == 1, "input and output may have no gaps");
+  for (int axis = last - 1; axis >= 0; --axis) {
+    require(tensor.size(axis) == 1 || tensor.stride(axis) == stride,
+            "input and output may have no gaps");
+    stride *= tensor.size(axis);
+  }
+  return rows;
+}
+
 void bind_linear_rows(Given input, Given weight, const Maybe& bias, Given output, int threads) {
   LinearArgs a;
   require(
@@ -98,17 +119,13 @@ void bind_linear_rows(Given input, Given weight, const Maybe& bias, Given output
           (!bias || bias->is_dtype(a.dtype)),
       "input, weight, bias and output must be on the CPU and share one dtype: float32, bfloat16 "
       "or float16");
-  require(input.view.ndim == 2 && weight.view.ndim == 2 && output.view.ndim == 2,
-          "input, weight and output must be 2-D");
-  a.rows = input.size(0);
-  a.inputs = input.size(1);
-  a.outputs = weight.size(0);
-  require(has_sizes(weight, {a.outputs, a.inputs}) && has_sizes(output, {a.rows, a.outputs}),
-          "weight must be (outputs, inputs) and output (rows, outputs)");
-  require((a.inputs < 2 || (input.stride(1) == 1 && weight.stride(1) == 1)) &&
-              (a.outputs < 2 || output.stride(1) == 1),
-          "the innermost stride must be 1");
-  require(a.rows < 2 || output.stride(0) != 0, "a result may not be expanded");
+  a.rows = rows_of(input);
+  a.inputs = a.input_row = input.size(input.view.ndim - 1);
+  require(weight.view.ndim == 2 && weight.size(1) == a.inputs, "weight must be (outputs, inputs)");
+  a.outputs = a.output_row = weight.size(0);
+  require(rows_of(output) == a.rows && output.size(output.view.ndim - 1) == a.outputs,
+          "output must be (rows, outputs)");
+  require(a.inputs < 2 || weight.stride(1) == 1, "the weight's innermost stride must be 1");
   if (bias) {
     require(bias->view.ndim == 1 && bias->size(0) == a.outputs &&
                 (a.outputs < 2 || bias->stride(0) == 1),
@@ -118,9 +135,7 @@ void bind_linear_rows(Given input, Given weight, const Maybe& bias, Given output
   a.input = input.data<void>();
   a.weight = weight.data<void>();
   a.output = output.data<void>();
-  a.input_row = input.stride(0);
   a.weight_row = weight.stride(0);
-  a.output_row = output.stride(0);
   nb::gil_scoped_release unlocked;
   linear_rows(a, threads);
 }

@@ -51,7 +51,7 @@ def test_it_is_the_linear_map(
     seed: int,
 ) -> None:
     torch.manual_seed(seed)
-    x, weight = strided(rows, inputs, gap, dtype), strided(outputs, inputs, gap, dtype)
+    x, weight = torch.randn(rows, inputs).to(dtype), strided(outputs, inputs, gap, dtype)
     bias = torch.randn(outputs).to(dtype) if biased else None
     wide = None if bias is None else bias.double()
     exact = functional.linear(x.double(), weight.double(), wide)
@@ -91,12 +91,15 @@ def test_what_is_not_finite_stays_in_its_row_and_column(isa: str) -> None:
     ("x", "weight", "bias", "output", "text"),
     [
         (torch.ones(2, 3), torch.ones(4, 5), None, torch.ones(2, 4), "weight must be"),
-        (torch.ones(2, 3), torch.ones(4, 3), None, torch.ones(2, 5), "weight must be"),
+        (torch.ones(2, 3), torch.ones(4, 3), None, torch.ones(2, 5), "output must be"),
+        (torch.ones(2, 3), torch.ones(4, 3), None, torch.ones(3, 4), "output must be"),
         (torch.ones(2, 3), torch.ones(4, 3).half(), None, torch.ones(2, 4), "share one dtype"),
         (torch.ones(2, 3), torch.ones(3, 4).T, None, torch.ones(2, 4), "innermost stride"),
         (torch.ones(2, 3), torch.ones(4, 3), torch.ones(3), torch.ones(2, 4), "bias must be"),
-        (torch.ones(3), torch.ones(4, 3), None, torch.ones(2, 4), "must be 2-D"),
-        (torch.ones(2, 3), torch.ones(4, 3), None, torch.ones(4).expand(2, 4), "expanded"),
+        (torch.ones(2, 3), torch.ones(3), None, torch.ones(2, 4), "weight must be"),
+        (torch.ones(()), torch.ones(4, 3), None, torch.ones(2, 4), "an axis of numbers"),
+        (torch.ones(2, 4)[:, :3], torch.ones(4, 3), None, torch.ones(2, 4), "no gaps"),
+        (torch.ones(2, 3), torch.ones(4, 3), None, torch.ones(4).expand(2, 4), "no gaps"),
     ],
 )
 def test_wrong_memory_is_refused(

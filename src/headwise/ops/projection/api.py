@@ -68,11 +68,8 @@ def linear(
 
 
 def _few_rows(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    rows = x.reshape(-1, x.shape[-1])
-    if rows.shape[1] > 1 and rows.stride(1) != 1:
-        rows = rows.contiguous()
-    if bias is not None and bias.shape[0] > 1 and bias.stride(0) != 1:
-        bias = bias.contiguous()
-    output = rows.new_empty(rows.shape[0], weight.shape[0])
-    _native.kernels.linear_rows(rows, weight, bias, output, torch.get_num_threads())
-    return output.view(*x.shape[:-1], weight.shape[0])
+    x = x.contiguous()
+    bias = None if bias is None else bias.contiguous()
+    output = x.new_empty(*x.shape[:-1], weight.shape[0])
+    _native.kernels.linear_rows(x, weight, bias, output, torch.get_num_threads())
+    return output

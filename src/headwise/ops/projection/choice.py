@@ -59,17 +59,23 @@ def against_all(x: Tensor, weight: Tensor, bias: Tensor | None) -> Iterator[str]
         return
     if in_use() == "torch":
         yield "headwise.nn.projections('torch') or HEADWISE_PROJECTIONS=torch asks for torch's own"
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-        yield "a gradient is wanted"
     if torch.autograd.forward_ad._current_level >= 0:
         yield "forward-mode differentiation is on"
-    if x.device.type != "cpu":
+    if not x.is_cpu:
         yield f"it is for the CPU, and the input is on {x.device}"
     elif torch.is_autocast_enabled("cpu"):
         yield "autocast chooses the dtype"
-    if any(tensor.dtype != x.dtype or tensor.device != x.device for tensor in tensors):
+    free = alike = usual = True
+    graded = torch.is_grad_enabled()
+    for tensor in tensors:
+        free = free and not (graded and tensor.requires_grad)
+        alike = alike and tensor.dtype == x.dtype and tensor.is_cpu == x.is_cpu
+        usual = usual and tensor.layout == torch.strided and tensor.numel() > 0
+    if not free:
+        yield "a gradient is wanted"
+    if not alike:
         yield "the tensors differ in dtype or device"
-    if any(tensor.layout != torch.strided or tensor.numel() == 0 for tensor in tensors):
+    if not usual:
         yield "a tensor is sparse, packed or empty"
     elif weight.ndim != 2 or x.shape[-1] != weight.shape[1]:
         yield "the sizes do not fit together"
