@@ -2,6 +2,9 @@
 
 from collections.abc import Mapping
 
+from torch import Tensor
+
+from headwise._checks import refuse_shapes
 from headwise.errors import ShapeError
 
 _RENAMED = {
@@ -35,6 +38,20 @@ def check_sizes(**sizes: int | None) -> None:
             "MultiHeadAttention: num_kv_heads must divide num_heads, "
             f"got {num_kv_heads} and {num_heads}\n"
             "  hint: 1 is multi-query attention, num_heads is plain multi-head attention"
+        )
+
+
+def check_inputs(widths: tuple[int, ...], query: Tensor, key: Tensor, value: Tensor) -> None:
+    """Refuse inputs of other widths, or with a batch dimension in some of them only."""
+    given = (query.shape[-1], key.shape[-1], value.shape[-1])
+    if given != widths or not 2 <= query.ndim == key.ndim == value.ndim <= 3:
+        raise refuse_shapes(
+            "MultiHeadAttention",
+            f"inputs must be (batch, length, width) with widths {widths}, got {given}",
+            "query has d_model, key and value have kv_dim; leave out the batch in all or none",
+            query=query,
+            key=key,
+            value=value,
         )
 
 

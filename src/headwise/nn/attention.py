@@ -7,11 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headwise._checks import refuse_shapes
 from headwise._dims import Hidden, Key, Memory, MemoryValue, Query, Split, Value
 from headwise.cache import KVCache
 from headwise.errors import CacheError
-from headwise.nn.arguments import check_dropout, check_sizes, refuse_arguments, refuse_override
+from headwise.nn.arguments import (
+    check_dropout,
+    check_inputs,
+    check_sizes,
+    refuse_arguments,
+    refuse_override,
+)
 from headwise.nn.layer_plan import LayerPlan, plan_layer
 from headwise.nn.mechanism import AttentionCall, Mechanism, check_mechanism
 from headwise.nn.mixing import mix, mix_cached
@@ -190,7 +195,16 @@ class MultiHeadAttention(nn.Module):
         is_self = key is None
         key = query if key is None else key
         value = key if value is None else value
-        places = self._places(query, key, held, is_self, q_offset, kv_mask)
+        places = find_places(
+            query.shape[-2],
+            key.shape[-2],
+            held=held,
+            is_self=is_self,
+            q_offset=q_offset,
+            kv_mask=kv_mask if reads_padding(self.positions) else None,
+        )
+        if held:
+            check_growth(self.positions, places.length, key.shape[-2])
         call = self._asked(
             self._projected(query, key, value, places),
             allowed=self._joined(mask, pattern),
@@ -263,7 +277,7 @@ class MultiHeadAttention(nn.Module):
         is_self = key is None
         key = query if key is None else key
         value = key if value is None else value
-        self._check_inputs(query, key, value)
+        check_inputs(self._widths, query, key, value)
         projected = (
             self._unwritten(query, self.num_heads, self.d_k),
             self._unwritten(key, self.num_kv_heads, self.d_k),
@@ -314,31 +328,10 @@ class MultiHeadAttention(nn.Module):
         shown = f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}, d_k={self.d_k}"
         return shown if self.pattern is None else f"{shown}, pattern={pattern_name(self.pattern)}"
 
-    def _places(
-        self,
-        query: Tensor,
-        key: Tensor,
-        held: int,
-        is_self: bool,
-        q_offset: Offset | None,
-        kv_mask: Tensor | None,
-    ) -> Places:
-        places = find_places(
-            query.shape[-2],
-            key.shape[-2],
-            held=held,
-            is_self=is_self,
-            q_offset=q_offset,
-            kv_mask=kv_mask if reads_padding(self.positions) else None,
-        )
-        if held:
-            check_growth(self.positions, places.length, key.shape[-2])
-        return places
-
     def _projected(
         self, query: Tensor, key: Tensor, value: Tensor, places: Places
     ) -> tuple[Tensor, Tensor, Tensor]:
-        self._check_inputs(query, key, value)
+        check_inputs(self._widths, query, key, value)
         query, key, value = (
             added_to(self.positions, x, place)
             for x, place in ((query, places.query), (key, places.key), (value, places.key))
@@ -383,18 +376,6 @@ class MultiHeadAttention(nn.Module):
         if mask is not None:
             parts.append(Dense(mask))
         return reduce(and_, parts) if parts else None
-
-    def _check_inputs(self, query: Tensor, key: Tensor, value: Tensor) -> None:
-        given = (query.shape[-1], key.shape[-1], value.shape[-1])
-        if given != self._widths or not 2 <= query.ndim == key.ndim == value.ndim <= 3:
-            raise refuse_shapes(
-                "MultiHeadAttention",
-                f"inputs must be (batch, length, width) with widths {self._widths}, got {given}",
-                "query has d_model, key and value have kv_dim; leave out the batch in all or none",
-                query=query,
-                key=key,
-                value=value,
-            )
 
 
 def _split(x: Tensor, heads: int) -> Split:
