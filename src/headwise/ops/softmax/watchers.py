@@ -10,7 +10,7 @@ def is_watched(*tensors: Tensor | None) -> bool:
     """Say whether kernels must be run as operators of torch, for a compiler or a mode to see."""
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
         return True
-    for tensor in tensors:
+    for tensor in tensors:  # noqa: SIM110 (a generator costs more than the checks)
         if tensor is not None and type(tensor) not in PLAIN:
             return True
     return False
