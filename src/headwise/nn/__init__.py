@@ -7,7 +7,7 @@ from headwise.nn.layer_plan import LayerPlan
 from headwise.nn.longformer_attention import LongformerAttention
 from headwise.nn.mechanism import AttentionCall, Cost, Mechanism, Step
 from headwise.nn.torch_attention import TorchMultiheadAttention
-from headwise.ops.projection import Projection, packed_bytes, projections
+from headwise.ops.projection import Projection, packed_bytes, projections, release_packed
 
 __all__ = [
     "AttentionCall",
@@ -23,4 +23,5 @@ __all__ = [
     "TransformerBlock",
     "packed_bytes",
     "projections",
+    "release_packed",
 ]

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from headwise._checks import refuse_shapes
-from headwise.errors import ShapeError
+from headwise.cache import KVCache
+from headwise.errors import CacheError, ShapeError
 
 _RENAMED = {
     "Q": "query=",
@@ -61,6 +62,22 @@ def check_dropout(caller: str, dropout: float) -> None:
         raise ValueError(
             f"{caller}: dropout must lie between 0 and 1, got {dropout}\n"
             "  hint: dropout is the share of numbers set to zero in training"
+        )
+
+
+def check_cache(cache: KVCache, key: Tensor | None) -> None:
+    """Refuse what is no cache of headwise, and a cache for cross attention."""
+    if not isinstance(cache, KVCache):
+        raise TypeError(
+            "MultiHeadAttention: cache must be a headwise.KVCache, "
+            f"got {type(cache).__name__}\n"
+            "  hint: headwise.hf.Cache is for models of transformers, and its store is a KVCache"
+        )
+    if key is not None:
+        raise CacheError(
+            "MultiHeadAttention: cache serves self-attention, and key was given\n"
+            "  hint: for cross attention store layer.project(x, memory)[1:] once with "
+            "cache.append, then call cache.attend(q, pattern=None)"
         )
 
 

@@ -9,15 +9,15 @@ from torch import Tensor, nn
 
 from headwise._dims import Hidden, Key, Memory, MemoryValue, Query, Split, Value
 from headwise.cache import KVCache
-from headwise.errors import CacheError
 from headwise.nn.arguments import (
+    check_cache,
     check_dropout,
     check_inputs,
     check_sizes,
     refuse_arguments,
     refuse_override,
 )
-from headwise.nn.layer_plan import LayerPlan, plan_layer
+from headwise.nn.layer_plan import LayerPlan, plan_layer, stand_in
 from headwise.nn.mechanism import AttentionCall, Mechanism, check_mechanism
 from headwise.nn.mixing import mix, mix_cached
 from headwise.nn.places import Offset, Places, find_places
@@ -34,8 +34,6 @@ from headwise.nn.schemes import (
 from headwise.ops.softmax.settle_bias import Bias
 from headwise.patterns import Dense, Pattern
 from headwise.patterns.wording import check_pattern, pattern_name
-
-_PROJECTIONS = ("W_q", "W_k", "W_v", "W_o")
 
 
 class MultiHeadAttention(nn.Module):
@@ -184,17 +182,10 @@ class MultiHeadAttention(nn.Module):
         """
         if renamed or query is None:
             raise refuse_arguments(renamed)
-        if cache is not None and key is not None:
-            raise CacheError(
-                "MultiHeadAttention: cache serves self-attention, and key was given\n"
-                "  hint: for cross attention store layer.project(x, memory)[1:] once with "
-                "cache.append, then call cache.attend(q, pattern=None)"
-            )
-        slot = 0 if cache is None else cache.slot(self, layer)
-        held = 0 if cache is None else cache.length(slot)
-        is_self = key is None
+        held, is_self = self._held(cache, layer, key), key is None
         key = query if key is None else key
         value = key if value is None else value
+        check_inputs(self._widths, query, key, value)
         places = find_places(
             query.shape[-2],
             key.shape[-2],
@@ -216,7 +207,7 @@ class MultiHeadAttention(nn.Module):
         context = (
             mix(call, self.mechanism)
             if cache is None
-            else mix_cached(call, self.mechanism, cache, slot)
+            else mix_cached(call, self.mechanism, cache, cache.slot(self, layer))
         )
         return project(self.W_o, self.combine_heads(context))
 
@@ -245,6 +236,7 @@ class MultiHeadAttention(nn.Module):
         is_self = key is None
         key = query if key is None else key
         value = key if value is None else value
+        check_inputs(self._widths, query, key, value)
         places = find_places(
             query.shape[-2],
             key.shape[-2],
@@ -264,37 +256,57 @@ class MultiHeadAttention(nn.Module):
         kv_mask: Tensor | None = None,
         pattern: Pattern | None = None,
         bias: Bias | None = None,
-        q_offset: Offset | None = None,
+        q_offset: int | Tensor | None = None,
+        cache: KVCache | None = None,
+        layer: int | None = None,
     ) -> LayerPlan:
         """Say how ``forward`` would run these inputs and what that costs, without running them.
 
-        Arguments and errors are those of ``forward``.
+        Args:
+            query: As in ``forward``, like all arguments; nothing is appended to ``cache``.
+            key: As in ``forward``.
+            value: As in ``forward``.
+            mask: As in ``forward``.
+            kv_mask: As in ``forward``.
+            pattern: As in ``forward``.
+            bias: As in ``forward``.
+            q_offset: As in ``forward``.
+            cache: As in ``forward``.
+            layer: As in ``forward``.
 
         Returns:
             A ``LayerPlan``: ``attention``, ``projections``, ``packed_bytes``; ``str(plan)`` reads
             well.
+
+        Raises:
+            ShapeError: Inputs that do not fit the layer; masks that do not fit are refused as in
+                ``forward``.
         """
-        is_self = key is None
+        held, is_self = self._held(cache, layer, key), key is None
         key = query if key is None else key
         value = key if value is None else value
         check_inputs(self._widths, query, key, value)
-        projected = (
-            self._unwritten(query, self.num_heads, self.d_k),
-            self._unwritten(key, self.num_kv_heads, self.d_k),
-            self._unwritten(value, self.num_kv_heads, self.value_dim),
+        lead, kv_len = query.shape[:-2], held + key.shape[-2]
+        kv_heads = self.num_kv_heads
+        q = stand_in(
+            query, (*lead, self.num_heads, query.shape[-2], self.d_k), query, self.W_q, self.q_norm
         )
+        k = stand_in(key, (*lead, kv_heads, kv_len, self.d_k), key, self.W_k, self.k_norm)
+        v = stand_in(value, (*lead, kv_heads, kv_len, self.value_dim), value, self.W_v)
         call = self._asked(
-            projected,
+            (q, k, v),
             allowed=self._joined(mask, pattern),
             kv_mask=kv_mask,
             bias=bias,
             q_offset=q_offset,
-            held=0 if is_self else None,
+            held=held if is_self else None,
         )
-        context = query.new_empty(*query.shape[:-1], self.num_heads * self.value_dim)
-        layers = (self.W_q, self.W_k, self.W_v, self.W_o)
-        inputs = zip(layers, (query, key, value, context), strict=True)
-        return plan_layer(call, self.mechanism, dict(zip(_PROJECTIONS, inputs, strict=True)))
+        width = self.num_heads * self.value_dim
+        learned = self.mechanism if isinstance(self.mechanism, nn.Module) else self.positions
+        context = stand_in(query, (*query.shape[:-1], width), q, k, v, self.sinks, learned)
+        inputs = {"W_q": query, "W_k": key, "W_v": value, "W_o": context}
+        layers = {name: (self.get_submodule(name), x) for name, x in inputs.items()}
+        return plan_layer(call, self.mechanism, layers)
 
     @staticmethod
     def from_torch(module: nn.MultiheadAttention) -> "MultiHeadAttention":
@@ -328,10 +340,16 @@ class MultiHeadAttention(nn.Module):
         shown = f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}, d_k={self.d_k}"
         return shown if self.pattern is None else f"{shown}, pattern={pattern_name(self.pattern)}"
 
+    def _held(self, cache: KVCache | None, layer: int | None, key: Tensor | None) -> int:
+        """Return how many tokens the cache holds for this layer, claiming its place there."""
+        if cache is None:
+            return 0
+        check_cache(cache, key)
+        return cache.length(cache.slot(self, layer))
+
     def _projected(
         self, query: Tensor, key: Tensor, value: Tensor, places: Places
     ) -> tuple[Tensor, Tensor, Tensor]:
-        check_inputs(self._widths, query, key, value)
         query, key, value = (
             added_to(self.positions, x, place)
             for x, place in ((query, places.query), (key, places.key), (value, places.key))
@@ -366,10 +384,6 @@ class MultiHeadAttention(nn.Module):
             q_offset=q_offset,
             kv_offset=0 if held is None or q_offset is None else q_offset - held,
         )
-
-    def _unwritten(self, x: Tensor, heads: int, dim: int) -> Tensor:
-        wanted = torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters())
-        return _split(x.new_empty(*x.shape[:-1], heads * dim, requires_grad=wanted), heads)
 
     def _joined(self, mask: Tensor | None, pattern: Pattern | None) -> Pattern | None:
         parts = [part for part in (self.pattern, pattern) if part is not None]

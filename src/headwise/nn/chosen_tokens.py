@@ -7,7 +7,7 @@ from torch import Tensor
 
 from headwise._checks import refuse_shapes
 from headwise.errors import PatternError, ShapeError
-from headwise.ops.softmax.watchers import is_transformed
+from headwise.ops.watchers import is_transformed
 from headwise.patterns import GlobalTokens
 from headwise.patterns.content import Numbers
 

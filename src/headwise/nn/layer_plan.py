@@ -2,18 +2,23 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 from headwise.nn.mechanism import AttentionCall, Cost, Mechanism
 from headwise.nn.projection import explain_projection
 from headwise.ops import Plan, explain
 from headwise.ops.projection import Projection
+from headwise.ops.softmax.plan import scaled
 
 _SAID = {
     "rows": "headwise's kernel for few rows",
     "onednn": "oneDNN",
     "torch": "torch.nn.functional.linear",
 }
+
+# Of which refusals a reader wants to know, by what runs.
+_WORTH_SAYING = {"rows": (), "onednn": ("packed",), "torch": ("rows", "onednn")}
 
 
 @dataclass(frozen=True)
@@ -34,19 +39,21 @@ class LayerPlan:
         lines = []
         if isinstance(self.attention, Cost):
             flops, moved, formula = self.attention
-            lines.append(f"mechanism   {formula}; {flops:,} FLOP, {moved:,} bytes a sample")
+            takes = f"{scaled(flops, 'FLOP')}, {scaled(moved, 'B')}"
+            lines.append(f"mechanism   {formula}; {takes} a sample")
         else:
             lines.append(str(self.attention))
         for found, names in self._alike():
             packed = ", weights packed" if found.packed else ""
-            lines.append(f"{' '.join(names):<12}{_SAID[found.library]}{packed}")
-            if found.library == "torch":
-                lines += [
-                    f"{f'not {way}':<12}{reason}"
-                    for way, reasons in found.refusals.items()
-                    for reason in reasons
-                ]
-        lines.append(f"packed      {self.packed_bytes:,} bytes of copies of weights")
+            who = "projections" if len(names) == len(self.projections) else " ".join(names)
+            lines.append(f"{who:<12}{_SAID[found.library]}{packed}")
+            lines += [
+                f"{f'not {way}':<12}{reason}"
+                for way, reasons in found.refusals.items()
+                for reason in reasons
+                if way in _WORTH_SAYING[found.library]
+            ]
+        lines.append(f"packed      {scaled(self.packed_bytes, 'B')} of copies of weights")
         return "\n".join(lines)
 
     def _alike(self) -> list[tuple[Projection, list[str]]]:
@@ -67,7 +74,7 @@ def plan_layer(
     mechanism: Mechanism | None,
     projections: dict[str, tuple[nn.Module, Tensor]],
 ) -> LayerPlan:
-    """Gather the plan of a call whose tensors have the right sizes, whatever they hold.
+    """Gather the plan of a call, from tensors that stand for those it would have.
 
     Args:
         call: What the mechanism would be asked.
@@ -78,6 +85,21 @@ def plan_layer(
     return LayerPlan(
         _attention(call, mechanism), found, sum(each.packed_bytes for each in found.values())
     )
+
+
+def stand_in(x: Tensor, shape: tuple[int, ...], *sources: Tensor | nn.Module | None) -> Tensor:
+    """Return zeros without memory, with the dtype of ``x``, for what is made of ``sources``.
+
+    They want a gradient where one of the sources does.
+    """
+    wanted = torch.is_grad_enabled() and any(_wants_gradient(source) for source in sources)
+    return x.new_zeros(()).requires_grad_(wanted).expand(shape)
+
+
+def _wants_gradient(source: Tensor | nn.Module | None) -> bool:
+    if isinstance(source, nn.Module):
+        return any(parameter.requires_grad for parameter in source.parameters())
+    return source is not None and source.requires_grad
 
 
 def _attention(call: AttentionCall, mechanism: Mechanism | None) -> Plan | Cost:

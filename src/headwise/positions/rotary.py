@@ -164,7 +164,7 @@ class Rotary(nn.Module):
         if x.is_meta or keeps_nothing(offset):
             steps = torch.tensor(self._frequencies, dtype=torch.float64, device=x.device)
             return self._spelled(x, offset, steps)
-        return self._kept(x, offset)
+        return self._kept(x, offset, self._table)
 
     def _by_length(self, x: Tensor, offset: int | Tensor, length: int | Tensor) -> Tensor:
         if x.is_meta or keeps_nothing(offset, length):
@@ -174,16 +174,16 @@ class Rotary(nn.Module):
         lengths = length.tolist() if isinstance(length, Tensor) else [length]
         settled = [self._spectrum.settled(one) for one in lengths] or [0]
         if len(set(settled)) == 1:
-            self._table = self._table_for(self._spectrum.frequencies(settled[0]))
-            return self._kept(x, offset)
+            table = self._table_for(self._spectrum.frequencies(settled[0]))
+            return self._kept(x, offset, table)
         every = [self._spectrum.frequencies(one) for one in settled]
         steps = torch.tensor(every, dtype=torch.float64, device=x.device)
         return self._spelled(x, offset, steps.view(-1, len(every[0])))
 
-    def _kept(self, x: Tensor, offset: int | Tensor) -> Tensor:
-        """Turn by what the table holds."""
+    def _kept(self, x: Tensor, offset: int | Tensor, table: Table) -> Tensor:
+        """Turn by what a table holds."""
         work = torch.promote_types(x.dtype, torch.float32)
-        parts = self._table.parts(offset, x.shape[-2], x.device, work)
+        parts = table.parts(offset, x.shape[-2], x.device, work)
         if not isinstance(offset, int):
             parts = tuple(part.view(*x.shape[:-3], 1, *part.shape[1:]) for part in parts)
         return turn_pairs(x, *parts) if self.interleaved else turn_halves(x, *parts)

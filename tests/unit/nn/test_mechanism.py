@@ -136,4 +136,4 @@ def test_what_is_no_mechanism_is_refused(mechanism: object, text: str) -> None:
 def test_explain_says_what_it_takes() -> None:
     plan = hw.MultiHeadAttention(24, 4, mechanism=Mean()).explain(torch.randn(2, 5, 24))
     assert plan.attention == Cost(4 * 5 * 5 * 6, 4 * 5 * 6, "O(q_len kv_len)")
-    assert str(plan).startswith("mechanism   O(q_len kv_len); 600 FLOP, 120 bytes a sample\n")
+    assert str(plan).startswith("mechanism   O(q_len kv_len); 600 FLOP, 120 B a sample\n")

@@ -1,5 +1,6 @@
 """Frequencies that follow the length of the text: ``dynamic`` and ``longrope``."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -103,3 +104,23 @@ def test_lengths_are_checked_as_offsets_are(scaling: Any) -> None:
         "  length  (1,) torch.int64 cpu\n"
         "  hint: the samples are the leading dimensions of x; an int speaks of all of them"
     )
+
+
+def test_texts_of_other_lengths_in_other_threads_change_nothing() -> None:
+    """The table of one call was read by the call of another thread."""
+    rotary = Rotary(
+        8,
+        scaling={
+            "rope_type": "dynamic",
+            "factor": 2.0,
+            "original_max_position_embeddings": 4,
+        },
+    )
+    inputs = [torch.randn(1, 1, length, 8) for length in (3, 40)]
+    wanted = [rotary(x) for x in inputs]
+
+    def all_right(which: int) -> bool:
+        return all(torch.equal(rotary(inputs[which]), wanted[which]) for _ in range(400))
+
+    with ThreadPoolExecutor(2) as threads:
+        assert all(threads.map(all_right, (0, 1)))

@@ -4,12 +4,18 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 from torch.nn import functional
 
 from headwise import _native
 from headwise._forks import alone_after_fork
-from headwise.ops.projection.choice import against_all, against_onednn, against_rows, packs
-from headwise.ops.projection.packed import packed
+from headwise.ops.projection.choice import (
+    against_all,
+    against_onednn,
+    against_packing,
+    against_rows,
+)
+from headwise.ops.projection.packed import packed, release
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda x: x,
@@ -61,9 +67,12 @@ def linear(
             return ACTIVATIONS[activation](_few_rows(x, weight, bias))
         if next(against_onednn(x, weight), None) is None:
             name, kind = _FUSED[activation]
-            ordered = packed(weight) if packs(weight) else weight
+            packs = next(against_packing(weight), None) is None
+            ordered = packed(weight) if packs else weight
             found: Tensor = torch.ops.mkldnn._linear_pointwise(x, ordered, bias, name, [], kind)
             return found
+    elif weight.requires_grad and torch.is_grad_enabled() and not is_compiling():
+        release(weight)
     return ACTIVATIONS[activation](functional.linear(x, weight, bias))
 
 

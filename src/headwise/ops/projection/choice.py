@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from headwise import _native
-from headwise.ops.projection.packed import bytes_of, can_be_packed
+from headwise.ops.projection.packed import bytes_of
 from headwise.ops.projection.switch import in_use
-from headwise.ops.softmax.watchers import is_transformed, is_watched
+from headwise.ops.watchers import is_transformed, is_watched
 
 # Rows up to which reading the weights is what costs; see docs/decisions/0020.
 FEW_ROWS = 4
@@ -47,7 +47,8 @@ def explain_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Pro
         "onednn": general + list(against_onednn(x, weight)),
     }
     library = next((name for name, reasons in refusals.items() if not reasons), "torch")
-    keeps = library == "onednn" and packs(weight)
+    refusals["packed"] = [*general, *against_packing(weight)]
+    keeps = library == "onednn" and not refusals["packed"]
     return Projection(library, keeps, bytes_of(weight), refusals)
 
 
@@ -87,6 +88,8 @@ def against_rows(x: Tensor, weight: Tensor) -> Iterator[str]:
         yield str(_native.reason)
     if x.dtype not in (*_DTYPES, torch.float16):
         yield f"it computes float32, bfloat16 and float16, and the input is {x.dtype}"
+    if x.dtype == torch.float16 and x.numel() == x.shape[-1]:
+        yield "torch reads the weight faster for one row of float16"
     if x.numel() > FEW_ROWS * x.shape[-1]:
         yield f"it is for at most {FEW_ROWS} rows"
     if weight.shape[-1] > 1 and weight.stride(-1) != 1:
@@ -110,9 +113,14 @@ def against_onednn(x: Tensor, weight: Tensor) -> Iterator[str]:
         yield "the weight is not contiguous"
 
 
-def packs(weight: Tensor) -> bool:
-    """Say whether oneDNN is given a packed copy of a weight."""
-    return in_use() == "packed" and can_be_packed(weight) is None
+def against_packing(weight: Tensor) -> Iterator[str]:
+    """Say what speaks against keeping a packed copy of a weight for oneDNN."""
+    if in_use() == "unpacked":
+        yield "headwise.nn.projections('unpacked') or HEADWISE_PROJECTIONS=unpacked asks for none"
+    if weight.is_inference():
+        yield "the weight was made in inference mode, where torch does not count its changes"
+    elif weight.is_shared():  # type: ignore[no-untyped-call]
+        yield "the weight is shared with other processes, whose changes are not seen here"
 
 
 @cache

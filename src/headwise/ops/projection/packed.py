@@ -1,14 +1,18 @@
 """Weights in the order that oneDNN reads, kept beside the originals as long as these live."""
 
 from collections.abc import MutableMapping
+from functools import cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
-# Numbers of a weight that are compared before its copy is used again.
+# About so many numbers of a weight are compared before its copy is used again.
 _SAMPLED = 1024
+# Parts of one weight that have copies; the oldest goes when another comes.
+_PARTS = 8
+_GOLDEN = (5**0.5 - 1) / 2
 
 
 class _Packed(NamedTuple):
@@ -42,20 +46,42 @@ def packed(weight: Tensor) -> Tensor:
         or known.storage != storage
         or not torch.equal(known.sample, sample)
     ):
-        for other in [other for other, copy in copies.items() if copy.storage != storage]:
+        copies.pop(part, None)
+        stale = [
+            other
+            for other, copy in copies.items()
+            if copy.storage != storage or copy.version != version
+        ]
+        for other in stale or list(copies)[: len(copies) + 1 - _PARTS]:
             del copies[other]
         ordered = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)
         known = copies[part] = _Packed(ordered, version, storage, sample.clone())
     return known.weight
 
 
-def can_be_packed(weight: Tensor) -> str | None:
-    """Say why no copy of a weight may be kept; ``None`` where one may."""
-    if weight.is_inference():
-        return "the weight was made in inference mode, where torch does not count its changes"
-    if weight.is_shared():  # type: ignore[no-untyped-call]
-        return "the weight is shared with other processes, whose changes are not seen here"
-    return None
+def release(weight: Tensor) -> None:
+    """Give back the copies of a weight, and of the tensor that it is a view of."""
+    if _kept:
+        _kept.pop(weight if weight._base is None else weight._base, None)
+
+
+def release_packed(module: nn.Module) -> None:
+    """Give back the packed copies of a module's weights.
+
+    The next call in inference makes them anew. Training a weight gives back its copies, too, and so
+    does deleting it.
+
+    Example:
+        >>> import torch, headwise as hw
+        >>> layer = hw.MultiHeadAttention(64, 4).eval()
+        >>> with torch.inference_mode():
+        ...     out = layer(torch.randn(8, 100, 64))
+        >>> hw.nn.release_packed(layer)
+        >>> hw.nn.packed_bytes(layer)
+        0
+    """
+    for tensor in (*module.parameters(), *module.buffers()):
+        release(tensor)
 
 
 def packed_bytes(module: nn.Module) -> int:
@@ -81,12 +107,23 @@ def bytes_of(weight: Tensor) -> int:
 
 
 def _sample(weight: Tensor) -> Tensor:
-    """Return the bits of some numbers of a weight, from all over it."""
+    """Return the bits of about a thousand numbers of a weight, spread over rows and columns."""
     bits = weight.detach().view(torch.int32 if weight.element_size() == 4 else torch.int16)
     rows, columns = bits.shape
     if not bits.is_contiguous():
         return bits[:: max(1, rows // 32), :: max(1, columns // 32)]
     count = rows * columns
-    # Odd, so that a row of the usual sizes is met in other columns than the next.
-    step = max(1, count // _SAMPLED) | 1
+    step = _step(count // _SAMPLED, columns)
     return bits.as_strided(((count + step - 1) // step,), (step,))
+
+
+@cache
+def _step(apart: int, columns: int) -> int:
+    """Return a step of about ``apart`` whose multiples meet all parts of rows and of columns.
+
+    By the golden ratio: one that the length of a row nearly is a multiple of would meet the same
+    columns over and over.
+    """
+    if apart >= columns:
+        return apart // columns * columns + round(_GOLDEN * columns)
+    return max(1, round(columns / (columns // max(apart, 1) + _GOLDEN)))

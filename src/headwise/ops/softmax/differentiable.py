@@ -15,7 +15,7 @@ from headwise._forks import alone_after_fork
 from headwise.ops.softmax import launch, mapped, operators
 from headwise.ops.softmax.gradients import of_inputs, refuse_batched, refuse_second
 from headwise.ops.softmax.launch import Added, Given
-from headwise.ops.softmax.watchers import is_transformed, is_watched
+from headwise.ops.watchers import is_transformed, is_watched
 
 
 class Attend(Function):

@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 
 from headwise.ops.softmax.call import Attended, Call, Computed
 from headwise.ops.softmax.merge import joined
-from headwise.ops.softmax.watchers import is_transformed, is_watched
+from headwise.ops.watchers import is_transformed, is_watched
 from headwise.patterns.base import Pattern
 from headwise.patterns.grid import Grid
 from headwise.patterns.residues import ResidueClasses, parts

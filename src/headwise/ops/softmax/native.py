@@ -7,7 +7,7 @@ from headwise.ops.softmax.call import Call, Computed
 from headwise.ops.softmax.differentiable import Attend, AttendPlainly
 from headwise.ops.softmax.dropout import draw_seed
 from headwise.ops.softmax.launch import Added, Rules
-from headwise.ops.softmax.watchers import is_transformed, is_watched
+from headwise.ops.watchers import is_transformed, is_watched
 from headwise.patterns.base import Pattern
 from headwise.patterns.spelling import spell
 

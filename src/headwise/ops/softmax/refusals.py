@@ -10,7 +10,7 @@ from torch.autograd import forward_ad
 
 from headwise import _native
 from headwise.ops.softmax.call import Call
-from headwise.ops.softmax.watchers import is_functionalized, is_transformed, is_watched
+from headwise.ops.watchers import is_functionalized, is_transformed, is_watched
 from headwise.patterns.content import PLAIN
 from headwise.patterns.spelling import unknown_kind
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from headwise.ops.softmax.call import Call
-from headwise.ops.softmax.watchers import is_transformed, is_watched
+from headwise.ops.watchers import is_transformed, is_watched
 
 
 def suits(call: Call) -> bool:

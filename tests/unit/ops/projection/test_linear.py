@@ -54,6 +54,7 @@ def test_every_way_is_the_linear_map(activation: str, rows: int, dtype: torch.dt
         (1, torch.float32, "rows"),
         (4, torch.bfloat16, "rows"),
         (2, torch.float16, "rows"),
+        (1, torch.float16, "torch"),
         (5, torch.float32, "torch"),  # too small to start oneDNN for
         (67, torch.float32, "onednn"),
         (67, torch.float16, "torch"),

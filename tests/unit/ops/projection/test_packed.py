@@ -166,3 +166,48 @@ def test_two_threads_agree(layer: nn.Linear, x: Tensor) -> None:
                 torch.testing.assert_close(few, wanted[:3])
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("width", [1024, 2048, 4096])
+def test_writing_a_part_through_data_is_seen(width: int) -> None:
+    """A step that fits the width met a quarter of the columns alone."""
+    weight = nn.Parameter(torch.randn(width, width))
+    head = width // 32
+    parts = [
+        *((slice(None), slice(head * n, head * (n + 1))) for n in range(32)),
+        *((slice(n, None, 2), slice(None)) for n in range(2)),
+        *((slice(n, None, 4), slice(None)) for n in range(4)),
+        *((slice(head * n, head * (n + 1)), slice(None)) for n in range(32)),
+        (slice(width // 8), slice(width // 8)),
+    ]
+    for part in parts:
+        before = packed._sample(weight).clone()
+        weight.data[part].mul_(-1)
+        assert not torch.equal(packed._sample(weight), before), part
+
+
+def test_copies_of_what_is_trained_are_given_back(layer: nn.Linear, x: Tensor) -> None:
+    used(layer, x)
+    assert hw.nn.packed_bytes(layer) > 0
+    linear(x, layer.weight, layer.bias)  # with gradients
+    assert hw.nn.packed_bytes(layer) == 0
+    used(layer, x)
+    layer.requires_grad_(False)
+    linear(x.requires_grad_(), layer.weight, layer.bias)
+    assert hw.nn.packed_bytes(layer) > 0
+    hw.nn.release_packed(layer)
+    assert hw.nn.packed_bytes(layer) == 0
+
+
+def test_copies_of_parts_are_bounded(x: Tensor) -> None:
+    weight = nn.Parameter(torch.randn(400, 257))
+    with torch.inference_mode():
+        linear(x, weight[:131])
+        one = packed.bytes_of(weight)
+        for first in range(40):
+            linear(x, weight[first : first + 131])
+    assert packed.bytes_of(weight) == 8 * one
+    with torch.no_grad():
+        weight.add_(1)
+        linear(x, weight[:131])
+    assert packed.bytes_of(weight) == one
