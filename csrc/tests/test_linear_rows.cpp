@@ -12,10 +12,28 @@ namespace headwise::testing {
 
 namespace {
 
-void check_call(Subject& subject, Draw& draw, Dtype dtype, Side side) {
-  const int64_t rows = draw.between(0, 9);
-  const int64_t inputs = draw.one_of<int64_t>({0, 1, 2, 15, 16, 17, 31, 64, 97, 260});
-  const int64_t outputs = draw.one_of<int64_t>({0, 1, 3, 4, 5, 33, 67});
+// So many weights at least are worth a second thread, see linear.cpp; a task takes a quarter.
+constexpr int64_t kTwoThreads = 1 << 17;
+constexpr int64_t kOneLargeIn = 23;  // odd, so that both sides come
+
+struct Drawn {
+  int64_t rows, inputs, outputs;
+  int threads;
+};
+
+Drawn small(Draw& draw) {
+  return {draw.between(0, 9), draw.one_of<int64_t>({0, 1, 2, 15, 16, 17, 31, 64, 97, 260}),
+          draw.one_of<int64_t>({0, 1, 3, 4, 5, 33, 67}), static_cast<int>(draw.between(1, 3))};
+}
+
+Drawn on_two_threads(Draw& draw) {
+  const int64_t inputs = draw.one_of<int64_t>({97, 260, 1021, 4099});
+  return {draw.between(1, 3), inputs, kTwoThreads / inputs + draw.between(1, 9),
+          static_cast<int>(draw.between(2, 3))};
+}
+
+void check_call(Subject& subject, Draw& draw, Dtype dtype, Side side, const Drawn& sizes) {
+  const int64_t rows = sizes.rows, inputs = sizes.inputs, outputs = sizes.outputs;
   const bool biased = draw.chance(50);
   const int64_t gap = draw.between(0, 3);
   Tensor input(dtype, {1, 1, rows, inputs}, {0, 0, inputs + gap, 1}, side);
@@ -36,7 +54,7 @@ void check_call(Subject& subject, Draw& draw, Dtype dtype, Side side) {
   a.rows = rows;
   a.inputs = inputs;
   a.outputs = outputs;
-  linear_rows(a, static_cast<int>(draw.between(1, 3)));
+  linear_rows(a, sizes.threads);
 
   subject.check(output.gaps_untouched(), "numbers outside the output were written");
   for (int64_t i = 0; i < rows; ++i) {
@@ -66,7 +84,9 @@ bool test_linear_rows(const Plan& plan) {
       for (int64_t number = 0; number < plan.cases; ++number) {
         announce(set + ", linear map " + std::to_string(number));
         Draw draw(static_cast<uint64_t>(number) * 3 + static_cast<uint64_t>(dtype));
-        check_call(subject, draw, dtype, number % 2 == 0 ? Side::kStart : Side::kEnd);
+        const Side side = number % 2 == 0 ? Side::kStart : Side::kEnd;
+        const bool large = number % kOneLargeIn == kOneLargeIn - 1;
+        check_call(subject, draw, dtype, side, large ? on_two_threads(draw) : small(draw));
       }
     }
   }

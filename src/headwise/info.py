@@ -10,8 +10,15 @@ import torch
 from headwise import _native
 from headwise._settings import models_folder
 from headwise.ops import explain
-from headwise.ops.projection import explain_linear
+from headwise.ops.projection import Projection, explain_linear
 from headwise.ops.projection.choice import FEW_ROWS
+
+_SAID = {
+    "rows": "headwise",
+    "onednn": "oneDNN without copies of weights",
+    "onednn, packed": "oneDNN with packed weights",
+    "torch": "torch",
+}
 
 
 @dataclass(frozen=True)
@@ -30,7 +37,8 @@ class Info:
         threads: Threads that torch, and so headwise, is set to.
         backends: For every backend and kind of call, why it will not take that call; an empty
             tuple where it will.
-        projections: What linear maps run on in inference, by dtype, for few and for many rows.
+        projections: What linear maps run on in inference, by dtype, for one row, few and many:
+            ``"rows"``, ``"onednn"``, ``"onednn, packed"`` or ``"torch"``.
         models: Folder where fetched models are kept.
     """
 
@@ -44,7 +52,7 @@ class Info:
     isas: tuple[str, ...]
     threads: int
     backends: dict[str, dict[str, tuple[str, ...]]]
-    projections: dict[str, tuple[str, str]]
+    projections: dict[str, tuple[str, str, str]]
     models: str
 
     def __str__(self) -> str:
@@ -69,12 +77,12 @@ class Info:
         return "\n".join(lines)
 
     def _projections(self) -> list[str]:
-        said = {"rows": "headwise", "onednn": "oneDNN", "torch": "torch"}
-        words = [
-            f"{dtype}: {said[few]} up to {FEW_ROWS} rows, then {said[many]}"
-            for dtype, (few, many) in self.projections.items()
-        ]
-        return [f"{'projections' if n == 0 else '':<14}{line}" for n, line in enumerate(words)]
+        lines = []
+        for n, (dtype, (one, few, many)) in enumerate(self.projections.items()):
+            words = "" if one == few else f"{_SAID[one]} for 1 row, "
+            words += "" if few == many else f"{_SAID[few]} up to {FEW_ROWS} rows, then "
+            lines.append(f"{'' if n else 'projections':<14}{dtype}: {words}{_SAID[many]}")
+        return lines
 
 
 def info() -> Info:
@@ -131,18 +139,22 @@ def _backends() -> dict[str, dict[str, tuple[str, ...]]]:
     return found
 
 
-def _projections() -> dict[str, tuple[str, str]]:
-    """Ask about a small and a large linear map of each dtype, where no gradient is wanted."""
-    found: dict[str, tuple[str, str]] = {}
+def _projections() -> dict[str, tuple[str, str, str]]:
+    """Ask about linear maps of each dtype and few and many rows, where no gradient is wanted."""
+    found: dict[str, tuple[str, str, str]] = {}
     with torch.no_grad():
         for dtype in (torch.float32, torch.bfloat16, torch.float16):
             weight = torch.zeros(64, 256, dtype=dtype)
-            few, many = (
-                explain_linear(torch.zeros(rows, 256, dtype=dtype), weight).library
-                for rows in (1, 256)
+            one, few, many = (
+                _way(explain_linear(torch.zeros(rows, 256, dtype=dtype), weight))
+                for rows in (1, FEW_ROWS, 256)
             )
-            found[str(dtype).removeprefix("torch.")] = (few, many)
+            found[str(dtype).removeprefix("torch.")] = (one, few, many)
     return found
+
+
+def _way(found: Projection) -> str:
+    return f"{found.library}, packed" if found.packed else found.library
 
 
 def _cpu_name() -> str:

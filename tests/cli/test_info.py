@@ -6,6 +6,7 @@ import torch
 
 from headwise import _native
 from headwise.info import Info, info
+from headwise.ops.projection import explain_linear
 from tests.cli.typed import typed
 
 
@@ -52,7 +53,11 @@ def test_reasons_that_hold_for_some_calls_are_listed_by_call() -> None:
         isas=("scalar", "avx2"),
         threads=5,
         backends={"native": {"float32": (), "bfloat16": ("it is wide",), "gradients": ()}},
-        projections={"float32": ("rows", "torch")},
+        projections={
+            "float32": ("rows", "rows", "onednn, packed"),
+            "bfloat16": ("torch", "torch", "torch"),
+            "float16": ("torch", "rows", "onednn"),
+        },
         models="/m",
     )
     assert str(shown) == (
@@ -64,8 +69,24 @@ def test_reasons_that_hold_for_some_calls_are_listed_by_call() -> None:
         "instructions  avx2 (here: scalar, avx2)\n"
         "threads       5\n"
         "models        /m\n"
-        "projections   float32: headwise up to 4 rows, then torch\n"
+        "projections   float32: headwise up to 4 rows, then oneDNN with packed weights\n"
+        "              bfloat16: torch\n"
+        "              float16: torch for 1 row, headwise up to 4 rows, then oneDNN without copies "
+        "of weights\n"
         "backends\n"
         "  native      takes float32, gradients\n"
         "              not bfloat16: it is wide"
     )
+
+
+@pytest.mark.parametrize("asked", ["packed", "unpacked", "torch"])
+def test_projections_are_those_that_run(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADWISE_PROJECTIONS", asked)
+    for dtype, found in info().projections.items():
+        weight = torch.zeros(64, 256, dtype=getattr(torch, dtype))
+        for way, rows in zip(found, (1, 4, 256), strict=True):
+            with torch.no_grad():
+                runs = explain_linear(weight.new_zeros(rows, 256), weight)
+            assert way == (f"{runs.library}, packed" if runs.packed else runs.library)
+    if asked == "torch":
+        assert "projections   float32: torch\n" in str(info())

@@ -20,7 +20,7 @@ X = torch.randn(3, 6, 8, generator=torch.Generator().manual_seed(2))
 CAUSAL = nn.Transformer.generate_square_subsequent_mask(6)
 
 
-def encoder(norm_first: bool = False, nested: bool = True, swap: str = "no") -> nn.Module:
+def encoder(norm_first: bool = False, swap: str = "no") -> nn.Module:
     """Return an encoder; the layer is swapped before it is built, after, or not at all."""
     torch.manual_seed(3)
     layer = nn.TransformerEncoderLayer(
@@ -28,7 +28,8 @@ def encoder(norm_first: bool = False, nested: bool = True, swap: str = "no") -> 
     )
     if swap == "before":
         swapped(layer)
-    made = nn.TransformerEncoder(layer, 2, enable_nested_tensor=nested and not norm_first)
+    nested = not norm_first and swap != "before"
+    made = nn.TransformerEncoder(layer, 2, enable_nested_tensor=nested)
     return swapped(made) if swap == "after" else made
 
 
@@ -66,9 +67,45 @@ def test_our_forward_runs_in_every_mode(
     assert_within_budget(found, exact=right, plain=plain, label="encoder")
 
 
+ENDS = torch.tensor([[6], [4], [2]])
+
+
+@pytest.mark.parametrize("swap", ["before", "after"])
+@pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("sides", ["right", "left"])
+def test_padding_in_eval(swap: str, norm_first: bool, grad: bool, sides: str) -> None:
+    """Padding behind its samples makes torch's encoder nest its inputs, ours ones among them."""
+    theirs, ours = encoder(norm_first).eval(), encoder(norm_first, swap=swap).eval()
+    padding = torch.arange(6) >= ENDS
+    padding = padding if sides == "right" else padding.flip(1)
+    seen: list[bool] = []
+    for module in ours.modules():
+        if isinstance(module, TorchMultiheadAttention):
+            module.register_forward_pre_hook(lambda _, given: seen.append(given[0].is_nested))
+    exact = copy.deepcopy(theirs).double()
+    with torch.set_grad_enabled(grad):
+        found = ours(X, src_key_padding_mask=padding)
+        plain = theirs(X, src_key_padding_mask=padding)
+        right = exact(X.double(), src_key_padding_mask=padding)
+    nests = swap == "after" and sides == "right" and not norm_first and not grad
+    assert seen == [nests, nests]
+    if not nests and not grad and sides == "right" and not norm_first:
+        assert (plain[padding] == 0).all()  # torch's own, which nested them
+        found = found.masked_fill(padding[..., None], 0.0)
+    assert_within_budget(found, exact=right, plain=plain, label="encoder")
+
+
+def test_torch_says_that_an_encoder_around_ours_skips_no_padding() -> None:
+    layer = swapped(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True))
+    with pytest.warns(UserWarning, match="self.use_nested_tensor is False"):
+        made = nn.TransformerEncoder(layer, 1)  # type: ignore[arg-type]
+    assert not made.use_nested_tensor
+
+
 def test_gradients_of_a_swapped_encoder() -> None:
     theirs, ours = encoder(), encoder(swap="after")
-    padding = torch.arange(6) >= torch.tensor([[6], [4], [2]])
+    padding = torch.arange(6) >= ENDS
     upstream = torch.randn(3, 6, 8).masked_fill(padding[..., None], 0.0)
     found = []
     for model in (theirs, ours):

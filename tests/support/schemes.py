@@ -41,10 +41,25 @@ SCHEMES: dict[str, Callable[[int, int, int], Scheme | None]] = {
         },
     ),
     "longrope": lambda width, heads, dim: Rotary(dim, scaling=long_factors(dim)),
+    "llama3": lambda width, heads, dim: Rotary(
+        dim,
+        scaling={
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "original_max_position_embeddings": 4 * ORIGINAL,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+        },
+    ),
+    "proportional": lambda width, heads, dim: Rotary(
+        dim,
+        scaling={"rope_type": "proportional", "factor": 2.0, "partial_rotary_factor": 0.5},
+    ),
     "alibi": lambda width, heads, dim: Alibi(heads),
     "relative": lambda width, heads, dim: RelativeBias(heads, 8, 16),
     "relative, one side": lambda width, heads, dim: RelativeBias(heads, 8, 16, False),
     "sinusoidal": lambda width, heads, dim: Sinusoidal(width),
+    "sinusoidal, halves": lambda width, heads, dim: Sinusoidal(width, interleaved=False),
     "learned": lambda width, heads, dim: Learned(LONGEST, width),
 }
 BY_LENGTH = ("dynamic", "longrope")

@@ -137,6 +137,6 @@ def swapped(model: nn.Module) -> nn.Module:
     """Put our layer in the place of every one of torch's, in place."""
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
-            if type(child) is nn.MultiheadAttention:
+            if isinstance(child, nn.MultiheadAttention):
                 setattr(module, name, TorchMultiheadAttention.from_torch(child))
     return model

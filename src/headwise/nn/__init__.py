@@ -2,6 +2,7 @@
 
 from headwise.nn.attention import MultiHeadAttention
 from headwise.nn.blocks import TransformerBlock
+from headwise.nn.extra_keys import ExtraKeys
 from headwise.nn.feedforward import FeedForward
 from headwise.nn.layer_plan import LayerPlan
 from headwise.nn.longformer_attention import LongformerAttention
@@ -12,6 +13,7 @@ from headwise.ops.projection import Projection, packed_bytes, projections, relea
 __all__ = [
     "AttentionCall",
     "Cost",
+    "ExtraKeys",
     "FeedForward",
     "LayerPlan",
     "LongformerAttention",

@@ -4,28 +4,28 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from headwise._checks import refuse_shapes
+from headwise._checks import is_int, refuse_shapes
 from headwise.cache import KVCache
 from headwise.errors import CacheError, ShapeError
+from headwise.nn.other_names import OF_ATTENTION
+from headwise.positions.bases import is_number
 
-_RENAMED = {
-    "Q": "query=",
-    "K": "key=",
-    "V": "value=",
-    "key_padding_mask": "kv_mask= (True = real token, so turn it round with ~)",
-    "attn_mask": "mask= (True = may attend) or bias= (numbers added to the scores)",
-    "is_causal": "pattern=headwise.Causal()",
-    "need_weights": "headwise.attention_weights, with the q and k of layer.project(…)",
-    "average_attn_weights": "headwise.attention_weights, with the q and k of layer.project(…)",
+_FLAGS = {
+    "bias": "it says whether linear maps have a bias; numbers added to the scores go into a call",
+    "qk_norm": "True is RMSNorm per head; another norm can take the place of q_norm and k_norm",
+    "sinks": "True gives every head one score to learn; headwise.attend takes given ones",
+    "gated": "True adds W_gate; what stands between the matrices is activation=",
+    "norm_first": "True puts norms before the parts, False behind the sums",
+    "causal": "True hides what comes after a token",
 }
 
 
 def check_sizes(**sizes: int | None) -> None:
-    """Refuse sizes below 1, and numbers of heads that do not divide."""
-    wrong = {name: size for name, size in sizes.items() if size is not None and size < 1}
-    if wrong:
-        listed = ", ".join(f"{name}={size}" for name, size in wrong.items())
-        raise ShapeError(f"MultiHeadAttention: sizes must be at least 1, got {listed}")
+    """Refuse sizes that are no ints of at least 1, and numbers of heads that do not divide."""
+    given = dict(sizes)
+    if given["num_kv_heads"] is given["num_heads"]:
+        del given["num_kv_heads"]
+    check_counts("MultiHeadAttention", **given)
     d_model, num_heads, num_kv_heads = (
         sizes[name] or 1 for name in ("d_model", "num_heads", "num_kv_heads")
     )
@@ -56,12 +56,44 @@ def check_inputs(widths: tuple[int, ...], query: Tensor, key: Tensor, value: Ten
         )
 
 
+def check_counts(caller: str, **sizes: int | None) -> None:
+    """Refuse sizes that are no ints of at least 1; ``None`` stands for a default."""
+    wrong = {name: size for name, size in sizes.items() if size is not None and not _is_count(size)}
+    if wrong:
+        listed = ", ".join(f"{name}={size!r}" for name, size in wrong.items())
+        raise ShapeError(
+            f"{caller}: sizes must be ints of at least 1, got {listed}\n"
+            "  hint: sizes count columns or heads; convert a computed one with int(…)"
+        )
+
+
+def check_flags(caller: str, **flags: bool) -> None:
+    """Refuse what is neither ``True`` nor ``False`` where one of them is meant."""
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise TypeError(
+                f"{caller}: {name} must be True or False, got {_shown(flag)}\n"
+                f"  hint: {_FLAGS[name]}"
+            )
+
+
 def check_dropout(caller: str, dropout: float) -> None:
     """Refuse a dropout that is no share."""
-    if not 0.0 <= dropout <= 1.0:
+    if not is_number(dropout) or not 0.0 <= dropout <= 1.0:
         raise ValueError(
-            f"{caller}: dropout must lie between 0 and 1, got {dropout}\n"
+            f"{caller}: dropout must lie between 0 and 1, got {_shown(dropout)}\n"
             "  hint: dropout is the share of numbers set to zero in training"
+        )
+
+
+def check_settings(*, dropout: float, softcap: float | None, **flags: bool) -> None:
+    """Refuse settings of ``MultiHeadAttention`` that are no numbers, or no flags."""
+    check_dropout("MultiHeadAttention", dropout)
+    check_flags("MultiHeadAttention", **flags)
+    if softcap is not None and not (is_number(softcap) and softcap > 0):
+        raise ValueError(
+            f"MultiHeadAttention: softcap must be above 0 and finite, got {_shown(softcap)}\n"
+            "  hint: leave softcap out for scores without a cap"
         )
 
 
@@ -91,12 +123,33 @@ def refuse_override(cls: type) -> None:
         )
 
 
-def refuse_arguments(names: Mapping[str, object]) -> TypeError:
-    """Word the refusal of arguments that have another name here, or of a missing query."""
+def refuse_arguments(
+    names: Mapping[str, object],
+    layer: str = "MultiHeadAttention",
+    first: str = "query",
+    called_here: Mapping[str, str] = OF_ATTENTION,
+) -> TypeError:
+    """Word the refusal of arguments that have another name here, or of a missing first one.
+
+    Args:
+        names: The arguments that there are not.
+        layer: The class whose ``forward`` was called.
+        first: The argument that it always needs.
+        called_here: What arguments of other libraries are called in it.
+    """
     if not names:
-        return TypeError("MultiHeadAttention.forward: query is missing")
-    known = "\n".join(
-        f"  hint: instead of {name} use {_RENAMED[name]}" for name in names if name in _RENAMED
+        return TypeError(f"{layer}.forward: {first} is missing\n  hint: pass the tokens as {first}")
+    hints = [f"instead of {name} use {called_here[name]}" for name in names if name in called_here]
+    hints = hints or [f"help(headwise.nn.{layer}.forward) lists those there are"]
+    return TypeError(
+        "\n  hint: ".join([f"{layer}.forward: there is no argument {', '.join(names)}", *hints])
     )
-    listed = ", ".join(names)
-    return TypeError(f"MultiHeadAttention.forward: there is no argument {listed}\n{known}".rstrip())
+
+
+def _is_count(size: int) -> bool:
+    return is_int(size) and size >= 1
+
+
+def _shown(given: object) -> str:
+    """Return a value as it is written, or the kind of a tensor, whose numbers say nothing."""
+    return "a tensor" if isinstance(given, Tensor) else repr(given)

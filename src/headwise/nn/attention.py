@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from headwise._dims import Hidden, Key, Memory, MemoryValue, Query, Split, Value
+from headwise._forks import alone_after_fork
 from headwise.cache import KVCache
 from headwise.nn.arguments import (
     check_cache,
-    check_dropout,
     check_inputs,
+    check_settings,
     check_sizes,
     refuse_arguments,
     refuse_override,
@@ -27,6 +28,7 @@ from headwise.nn.schemes import (
     added_to,
     check_growth,
     check_scheme,
+    is_added,
     joined_bias,
     reads_padding,
     turned,
@@ -112,7 +114,7 @@ class MultiHeadAttention(nn.Module):
         )
         if pattern is not None:
             check_pattern("MultiHeadAttention", pattern)
-        check_dropout("MultiHeadAttention", dropout)
+        check_settings(dropout=dropout, softcap=softcap, bias=bias, qk_norm=qk_norm, sinks=sinks)
         self.d_k = d_model // num_heads if head_dim is None else head_dim
         self.kv_dim = d_model if kv_dim is None else kv_dim
         self.value_dim = self.d_k if value_dim is None else value_dim
@@ -133,6 +135,7 @@ class MultiHeadAttention(nn.Module):
         self.k_norm = nn.RMSNorm(self.d_k, **made) if qk_norm else None
         self.sinks = nn.Parameter(torch.zeros(num_heads, **made)) if sinks else None
 
+    @alone_after_fork
     def forward(
         self,
         query: Hidden | None = None,
@@ -187,10 +190,11 @@ class MultiHeadAttention(nn.Module):
         value = key if value is None else value
         check_inputs(self._widths, query, key, value)
         places = find_places(
-            query.shape[-2],
-            key.shape[-2],
+            query,
+            key,
             held=held,
             is_self=is_self,
+            counts_alone=is_added(self.positions),
             q_offset=q_offset,
             kv_mask=kv_mask if reads_padding(self.positions) else None,
         )
@@ -238,9 +242,10 @@ class MultiHeadAttention(nn.Module):
         value = key if value is None else value
         check_inputs(self._widths, query, key, value)
         places = find_places(
-            query.shape[-2],
-            key.shape[-2],
+            query,
+            key,
             is_self=is_self,
+            counts_alone=is_added(self.positions),
             q_offset=q_offset,
             kv_offset=kv_offset,
         )
@@ -262,17 +267,7 @@ class MultiHeadAttention(nn.Module):
     ) -> LayerPlan:
         """Say how ``forward`` would run these inputs and what that costs, without running them.
 
-        Args:
-            query: As in ``forward``, like all arguments; nothing is appended to ``cache``.
-            key: As in ``forward``.
-            value: As in ``forward``.
-            mask: As in ``forward``.
-            kv_mask: As in ``forward``.
-            pattern: As in ``forward``.
-            bias: As in ``forward``.
-            q_offset: As in ``forward``.
-            cache: As in ``forward``.
-            layer: As in ``forward``.
+        Arguments are those of ``forward``; nothing is appended to ``cache``.
 
         Returns:
             A ``LayerPlan``: ``attention``, ``projections``, ``packed_bytes``; ``str(plan)`` reads
@@ -359,7 +354,7 @@ class MultiHeadAttention(nn.Module):
         v = project(self.W_v, value)
         v = self.split_heads(v) if self.value_dim == self.d_k else _split(v, self.num_kv_heads)
         if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
+            q, k = _normalised(self.q_norm, q), _normalised(self.k_norm, k)
         return (*turned(self.positions, q, k, places), v)
 
     def _asked(
@@ -390,6 +385,13 @@ class MultiHeadAttention(nn.Module):
         if mask is not None:
             parts.append(Dense(mask))
         return reduce(and_, parts) if parts else None
+
+
+def _normalised(norm: nn.Module, x: Split) -> Split:
+    """Normalise in the norm's own dtype, where autocast made queries and keys of another."""
+    weight = next(norm.parameters(), x)
+    found: Tensor = norm(x.to(weight.dtype)).to(x.dtype)
+    return found
 
 
 def _split(x: Tensor, heads: int) -> Split:

@@ -6,15 +6,19 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional
 
+from headwise._checks import is_int
 from headwise._dims import Hidden, Memory
+from headwise._forks import alone_after_fork
 from headwise.cache import KVCache
 from headwise.errors import ShapeError
-from headwise.nn.arguments import check_dropout
+from headwise.nn.arguments import check_dropout, check_flags, refuse_arguments
 from headwise.nn.attention import MultiHeadAttention
 from headwise.nn.feedforward import FeedForward
+from headwise.nn.other_names import OF_BLOCK
 from headwise.ops.softmax.settle_bias import Bias
 from headwise.patterns import Pattern
 from headwise.patterns.wording import pattern_name
+from headwise.positions.bases import is_number
 
 _NORMS: dict[str, Callable[..., nn.Module]] = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
 
@@ -41,8 +45,9 @@ class TransformerBlock(nn.Module):
 
     Raises:
         ShapeError: Parts of different widths.
-        ValueError: A norm of another name, a dropout that is no share, or cross attention that
-            depends on where tokens stand.
+        TypeError: Parts that are none, or a flag that is neither ``True`` nor ``False``.
+        ValueError: A norm of another name, an ``eps`` below 0, a dropout that is no share, or cross
+            attention that depends on where tokens stand.
 
     Example:
         >>> import torch, headwise as hw
@@ -70,7 +75,13 @@ class TransformerBlock(nn.Module):
                 f"TransformerBlock: norm must be one of {', '.join(_NORMS)}, got {norm!r}\n"
                 '  hint: "layer" is nn.LayerNorm, "rms" is nn.RMSNorm'
             )
+        check_flags("TransformerBlock", norm_first=norm_first)
         check_dropout("TransformerBlock", dropout)
+        if not is_number(eps) or eps < 0:
+            raise ValueError(
+                f"TransformerBlock: eps must be a finite number of at least 0, got {eps!r}\n"
+                "  hint: 1e-5 is usual with nn.LayerNorm, 1e-6 with nn.RMSNorm"
+            )
         self.norm_first = norm_first
         self.dropout = dropout
 
@@ -85,9 +96,10 @@ class TransformerBlock(nn.Module):
         self.feed_forward = feed_forward
         self.feed_forward_norm = made()
 
+    @alone_after_fork
     def forward(  # noqa: PLR0913
         self,
-        x: Hidden,
+        x: Hidden | None = None,
         memory: Memory | None = None,
         mask: Tensor | None = None,
         *,
@@ -98,6 +110,7 @@ class TransformerBlock(nn.Module):
         q_offset: int | Tensor | None = None,
         cache: KVCache | None = None,
         layer: int | None = None,
+        **renamed: object,
     ) -> Hidden:
         """Map (batch, length, d_model) to the same.
 
@@ -115,14 +128,18 @@ class TransformerBlock(nn.Module):
             q_offset: Absolute position of the first token of ``x``.
             cache: Where keys and values are appended and read; those of a memory are not kept.
             layer: The number of the attention in the cache.
+            renamed: None are taken; arguments of other libraries are refused with their name here.
 
         Returns:
             (batch, length, d_model).
 
         Raises:
             ShapeError: Sizes that do not fit together.
-            TypeError: A memory without cross attention, or the other way round.
+            TypeError: A memory without cross attention, or the other way round; an argument that
+                there is not.
         """
+        if renamed or x is None:
+            raise refuse_arguments(renamed, "TransformerBlock", "x", OF_BLOCK)
         self._check_memory(memory=memory, memory_mask=memory_mask)
         settings: dict[str, Any] = {
             "mask": mask,
@@ -170,6 +187,8 @@ def _check_parts(
     parts = {"attention": attention, "feed_forward": feed_forward}
     if cross is not None:
         parts["cross_attention"] = cross
+    for name, part in parts.items():
+        _check_part(name, part)
     widths = {name: part.d_model for name, part in parts.items()}
     if len(set(widths.values())) > 1:
         listed = ", ".join(f"{name} {width}" for name, width in widths.items())
@@ -183,4 +202,20 @@ def _check_parts(
             "TransformerBlock: cross_attention must have no pattern and no positions, for the "
             f"tokens of a memory have a count of their own, got {shown} and {cross.positions}\n"
             "  hint: call the layers one by one, and say with q_offset= where queries stand"
+        )
+
+
+def _check_part(name: str, part: object) -> None:
+    """Refuse what cannot stand in a place; wrappers that pass attributes on can."""
+    known = all(hasattr(part, each) for each in ("d_model", "num_heads", "positions"))
+    wanted, fits = "a MultiHeadAttention", known
+    if name == "feed_forward":
+        wanted = "a FeedForward, or a module of yours with its width as d_model"
+        fits = is_int(getattr(part, "d_model", None)) and not hasattr(part, "num_heads")
+    if not isinstance(part, nn.Module) or not fits:
+        shown = type(part).__name__ if isinstance(part, nn.Module) else repr(part)
+        raise TypeError(
+            f"TransformerBlock: {name} must be {wanted}, got {shown}\n"
+            "  hint: make the parts before: TransformerBlock(MultiHeadAttention(512, 8), "
+            "FeedForward(512)); cross attention is the third"
         )

@@ -10,6 +10,9 @@ from typing_extensions import override
 from headwise._dims import Output
 from headwise.nn.mechanism import AttentionCall, Cost, Step
 from headwise.ops import Attended, attend, attend_with_lse, merge
+from headwise.ops.softmax.settle_bias import Bias
+from headwise.patterns import Dense
+from headwise.positions import Alibi
 
 
 class ExtraKeys(nn.Module):
@@ -66,7 +69,15 @@ class ExtraKeys(nn.Module):
 
     @override
     def forward(self, call: AttentionCall, state: Any = None) -> Step:
-        return Step(self._attended(call, "auto"), None)
+        query, key, value = call.query, call.key, call.value
+        sinks = self._sinks(call)
+        if self.bias_k is None or self.bias_v is None:
+            named = call.keywords() | {"sinks": sinks}
+            return Step(attend(query, key, value, call.allowed, **named), None)
+        named = call.keywords() | {"sinks": None}
+        found = attend_with_lse(query, key, value, call.allowed, **named)
+        part = _one_key(call, self.bias_k, self.bias_v, sinks, found.lse.dtype)
+        return Step(merge([found, part]).output, None)
 
     def state(self, call: AttentionCall) -> None:
         """Return ``None``: all keys are needed in every call."""
@@ -75,7 +86,11 @@ class ExtraKeys(nn.Module):
     def cost(
         self, q_len: int, kv_len: int, *, q_heads: int, kv_heads: int, head_dim: int, value_dim: int
     ) -> Cost:
-        """Say what one sample takes; see ``headwise.nn.Mechanism``."""
+        """Say what one sample takes; see ``headwise.nn.Mechanism``.
+
+        Bytes are counted in the dtype of the learned key. Without one they are counted in torch's
+        default dtype, for sizes do not say theirs.
+        """
         keys = kv_len + int(self.bias_k is not None) + int(self.zero)
         size = (torch.get_default_dtype() if self.bias_k is None else self.bias_k.dtype).itemsize
         numbers = (q_heads * q_len + kv_heads * keys) * (head_dim + value_dim)
@@ -83,30 +98,37 @@ class ExtraKeys(nn.Module):
         return Cost(flops, numbers * size, "O(q_len · kv_len)")
 
     def reference(self, call: AttentionCall) -> Output:
-        """Return the output by the definition."""
-        return self._attended(call, "reference")
+        """Return the output by the definition: with the keys at the end of all others."""
+        keys, values = [call.key], [call.value]
+        batch, kv_heads, kv_len, _ = call.key.shape
+        if self.bias_k is not None and self.bias_v is not None:
+            keys.append(self.bias_k.to(call.key).unsqueeze(1).expand(batch, -1, -1, -1))
+            values.append(self.bias_v.to(call.value).unsqueeze(1).expand(batch, -1, -1, -1))
+        if self.zero:
+            keys.append(call.key.new_zeros(batch, kv_heads, 1, call.key.shape[-1]))
+            values.append(call.value.new_zeros(batch, kv_heads, 1, call.value.shape[-1]))
+        count = len(keys) - 1
+        bias, allowed = _spelled_bias(call), call.allowed
+        if allowed is not None:
+            spelled = allowed.dense(call.query.shape[2], kv_len, call.q_offset, call.kv_offset)
+            allowed = Dense(functional.pad(spelled, (0, count), value=True))
+        if bias is not None:
+            bias = functional.pad(bias.expand(*bias.shape[:-1], kv_len), (0, count))
+        return attend(
+            call.query,
+            torch.cat(keys, 2),
+            torch.cat(values, 2),
+            allowed,
+            bias=bias,
+            softcap=call.softcap,
+            sinks=call.sinks,
+            dropout_p=call.dropout_p,
+            backend="reference",
+        )
 
     @override
     def extra_repr(self) -> str:
         return f"learned={self.bias_k is not None}, zero={self.zero}"
-
-    def _attended(self, call: AttentionCall, backend: str) -> Output:
-        sinks = self._sinks(call)
-        settings: dict[str, Any] = {
-            "bias": call.bias,
-            "softcap": call.softcap,
-            "dropout_p": call.dropout_p,
-            "q_offset": call.q_offset,
-            "kv_offset": call.kv_offset,
-            "backend": backend,
-        }
-        query, key, value = call.query, call.key, call.value
-        if self.bias_k is None or self.bias_v is None:
-            return attend(query, key, value, call.allowed, sinks=sinks, **settings)
-        found = attend_with_lse(query, key, value, call.allowed, **settings)
-        with torch.autocast(query.device.type, enabled=False):
-            part = _one_key(call, self.bias_k, self.bias_v, sinks, found.lse.dtype)
-        return merge([found, part]).output
 
     def _sinks(self, call: AttentionCall) -> Tensor | None:
         """Return the score of each head's sinks, that of the key of zeros among them."""
@@ -123,7 +145,8 @@ def _one_key(
     query = call.query.to(work)
     group = query.shape[-3] // key.shape[0]
     keys, values = (t.to(work).repeat_interleave(group, 0) for t in (key, value))
-    scores = (query @ keys.unsqueeze(-1)).squeeze(-1) * key.shape[1] ** -0.5
+    # A sum of products, which autocast leaves in the wide dtype; a matrix product it does not.
+    scores = (query * keys.unsqueeze(-2)).sum(-1) * key.shape[1] ** -0.5
     if call.softcap is not None:
         scores = call.softcap * torch.tanh(scores / call.softcap)
     lse = scores if sinks is None else torch.logaddexp(scores, sinks.to(work).unsqueeze(-1))
@@ -131,3 +154,20 @@ def _one_key(
     if call.dropout_p > 0.0:
         weights = functional.dropout(weights, call.dropout_p)
     return Attended(weights.unsqueeze(-1) * values.unsqueeze(-2), lse)
+
+
+def _spelled_bias(call: AttentionCall) -> Tensor | None:
+    """Return what is added to each score, also where a rule of distances says it."""
+    bias: Bias | None = call.bias
+    if bias is None or isinstance(bias, Tensor):
+        return bias
+    q_len, kv_len, device = call.query.shape[2], call.key.shape[2], call.query.device
+    first_key = torch.as_tensor(call.kv_offset, device=device).view(-1, 1, 1)
+    first_query = first_key + kv_len - q_len
+    if call.q_offset is not None:
+        first_query = torch.as_tensor(call.q_offset, device=device).view(-1, 1, 1)
+    places = torch.arange(q_len, device=device).unsqueeze(1), torch.arange(kv_len, device=device)
+    distances = (first_query - first_key + places[0] - places[1]).unsqueeze(1)
+    if isinstance(bias, Alibi):
+        return -bias.slopes.to(device).view(-1, 1, 1) * distances.abs()
+    return bias.weight[bias.buckets(distances[:, 0])].permute(0, 3, 1, 2)

@@ -8,8 +8,8 @@ from torch.nn import functional
 
 from headwise._checks import refuse_shapes
 from headwise._dims import Hidden
-from headwise.errors import ShapeError
-from headwise.nn.arguments import check_dropout
+from headwise._forks import alone_after_fork
+from headwise.nn.arguments import check_counts, check_dropout, check_flags
 from headwise.nn.projection import project
 from headwise.ops.projection.api import ACTIVATIONS
 
@@ -36,8 +36,9 @@ class FeedForward(nn.Module):
         dtype: Their dtype.
 
     Raises:
-        ShapeError: Sizes below 1.
+        ShapeError: Sizes that are no ints of at least 1.
         ValueError: An activation of another name, or a dropout that is no share.
+        TypeError: A flag that is neither ``True`` nor ``False``.
 
     Example:
         >>> import torch, headwise as hw
@@ -59,18 +60,14 @@ class FeedForward(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if min(d_model, 1 if hidden_dim is None else hidden_dim) < 1:
-            raise ShapeError(
-                "FeedForward: sizes must be at least 1, "
-                f"got d_model={d_model}, hidden_dim={hidden_dim}\n"
-                "  hint: hidden_dim=None is 4 * d_model"
-            )
+        check_counts("FeedForward", d_model=d_model, hidden_dim=hidden_dim)
         if activation not in _BETWEEN:
             raise ValueError(
                 f"FeedForward: activation must be one of {', '.join(_BETWEEN)}, "
                 f"got {activation!r}\n"
                 '  hint: "gelu" is the exact form, "gelu_tanh" its approximation'
             )
+        check_flags("FeedForward", gated=gated, bias=bias)
         check_dropout("FeedForward", dropout)
         self.d_model = d_model
         self.hidden_dim = 4 * d_model if hidden_dim is None else hidden_dim
@@ -82,6 +79,7 @@ class FeedForward(nn.Module):
         self.W_up = nn.Linear(d_model, self.hidden_dim, **made)
         self.W_down = nn.Linear(self.hidden_dim, d_model, **made)
 
+    @alone_after_fork
     def forward(self, x: Hidden) -> Hidden:
         """Map (…, length, d_model) to the same.
 

@@ -3,22 +3,24 @@
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.nn.utils import parametrize
 
 from headwise.nn.attention import MultiHeadAttention
 from headwise.nn.extra_keys import ExtraKeys
+from headwise.nn.projection import PLAIN_LINEAR
 from headwise.nn.torch_attention import check_forward
-from headwise.nn.unfused import UnfusedParameter
 
 _CALLER = "MultiHeadAttention.from_torch"
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-_PLAIN_LINEAR = (nn.Linear, NonDynamicallyQuantizableLinear)
 
 
 def from_torch(module: nn.MultiheadAttention) -> MultiHeadAttention:
-    """Return a layer that computes what torch's layer computes, with copies of its weights.
+    """Return a ``MultiHeadAttention`` with copies of the weights of torch's layer.
 
+    Torch's layer stays as it is. ``TorchMultiheadAttention.from_torch`` instead takes over the
+    parameters themselves and keeps torch's interface.
+
+    The result computes what torch's layer computes.
     Every variant is taken: packed or separate projections, ``kdim`` and ``vdim``, with and without
     biases, ``add_bias_kv``, ``add_zero_attn``, dropout, any device and dtype; frozen parameters
     stay frozen, and the mode, training or not, is kept. The result is batch-first always, and a
@@ -103,14 +105,14 @@ def _refuse(module: nn.MultiheadAttention) -> None:
                 "  hint: remove them, or use headwise.nn.TorchMultiheadAttention.from_torch, "
                 "which keeps them"
             )
-    if type(module.out_proj) not in _PLAIN_LINEAR:
+    if type(module.out_proj) not in PLAIN_LINEAR:
         raise TypeError(
             f"{_CALLER}: out_proj must be an nn.Linear, got {type(module.out_proj).__name__}\n"
             "  hint: merge adapters and convert before quantising, or use "
             "headwise.nn.TorchMultiheadAttention.from_torch, which calls it as it is"
         )
     for name, parameter in module.named_parameters():
-        if type(parameter) not in (nn.Parameter, UnfusedParameter) or parameter.is_quantized:
+        if type(parameter) is not nn.Parameter or parameter.is_quantized:
             raise TypeError(
                 f"{_CALLER}: {name} must be a plain parameter, got {type(parameter).__name__}\n"
                 "  hint: convert before quantising or sharding the module"

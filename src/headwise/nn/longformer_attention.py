@@ -8,7 +8,9 @@ from torch import Tensor, nn
 
 from headwise._checks import is_int, refuse_shapes
 from headwise._dims import Hidden, Key, Query, Value
+from headwise._forks import alone_after_fork
 from headwise.errors import ShapeError
+from headwise.nn.arguments import check_counts, check_dropout, check_flags
 from headwise.nn.chosen_tokens import ChosenTokens, chosen_tokens, flags_of
 from headwise.ops import attend
 from headwise.patterns import (
@@ -52,7 +54,10 @@ class LongformerAttention(nn.Module):
         dtype: Their dtype.
 
     Raises:
-        ShapeError: Sizes below 1, heads that do not divide, or lists for another number of heads.
+        ShapeError: Sizes that are no ints of at least 1, heads that do not divide, or lists for
+            another number of heads.
+        TypeError: A flag that is neither ``True`` nor ``False``.
+        ValueError: A dropout that is no share.
 
     Example:
         >>> import torch, headwise as hw
@@ -75,16 +80,14 @@ class LongformerAttention(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if min(d_model, num_heads) < 1 or d_model % num_heads:
+        check_counts("LongformerAttention", d_model=d_model, num_heads=num_heads)
+        if d_model % num_heads:
             raise ShapeError(
-                "LongformerAttention: num_heads must divide d_model, both at least 1, "
+                "LongformerAttention: num_heads must divide d_model, "
                 f"got {num_heads} and {d_model}\n  hint: choose another number of heads"
             )
-        if not 0.0 <= dropout <= 1.0:
-            raise ValueError(
-                f"LongformerAttention: dropout must lie between 0 and 1, got {dropout}\n"
-                "  hint: dropout is the share of weights set to zero in training"
-            )
+        check_flags("LongformerAttention", causal=causal, bias=bias)
+        check_dropout("LongformerAttention", dropout)
         self.d_model = d_model
         self.num_heads = num_heads
         self.causal = causal
@@ -100,6 +103,7 @@ class LongformerAttention(nn.Module):
         self.W_k_global = nn.Linear(d_model, d_model, bias, **made)
         self.W_v_global = nn.Linear(d_model, d_model, bias, **made)
 
+    @alone_after_fork
     def forward(
         self,
         x: Hidden,

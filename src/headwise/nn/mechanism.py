@@ -1,8 +1,8 @@
 """How a layer mixes tokens: the protocol that mechanisms follow, and what they are asked."""
 
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from headwise._dims import Key, Query, Value
 from headwise.ops.softmax.settle_bias import Bias
@@ -19,6 +19,8 @@ _KNOWN_AS = {
 
 class AttentionCall(NamedTuple):
     """What one call of a layer asks of its mechanism; a mechanism refuses what it cannot do.
+
+    The batch is always there for a mechanism; it is 1 where the layer was given one sample.
 
     Attributes:
         query: (batch, q_heads, q_len, head_dim), placed by the layer's positions.
@@ -55,6 +57,17 @@ class AttentionCall(NamedTuple):
         padding = KeyMask(self.kv_mask)
         return padding if self.pattern is None else self.pattern & padding
 
+    def keywords(self) -> dict[str, Any]:
+        """Return what ``headwise.attend`` takes by name, under its names."""
+        return {
+            "bias": self.bias,
+            "softcap": self.softcap,
+            "sinks": self.sinks,
+            "dropout_p": self.dropout_p,
+            "q_offset": self.q_offset,
+            "kv_offset": self.kv_offset,
+        }
+
 
 class Step(NamedTuple):
     """What a mechanism returns: (batch, q_heads, q_len, value_dim), and the state after it."""
@@ -76,7 +89,7 @@ class Mechanism(Protocol):
     """Mixes the tokens of a layer in another way than softmax attention; pass it as ``mechanism=``.
 
     An ``nn.Module`` that follows the protocol has its parameters in the layer's state dict and is
-    called as a module, hooks included.
+    called as a module, hooks included. Of any other object ``forward`` is called.
     """
 
     def forward(self, call: AttentionCall, state: object = None) -> Step:
@@ -84,7 +97,12 @@ class Mechanism(Protocol):
 
         Args:
             call: What is asked; with ``state``, its keys are the new ones alone.
-            state: What ``state`` or the step before returned; ``None`` without one.
+            state: What ``state`` or the step before returned; ``None`` without one. Layers give
+                none, and refuse a mechanism with a state beside a cache.
+
+        Returns:
+            A ``Step`` whose output has the dtype of the query; under ``torch.autocast`` it may have
+            another.
         """
         ...
 
@@ -111,16 +129,22 @@ def check_mechanism(mechanism: object) -> Mechanism:
     """Return what was given as ``mechanism=`` if it follows the protocol, and refuse it if not."""
     if isinstance(mechanism, str):
         raise TypeError(f"MultiHeadAttention: {_of_that_name(mechanism)}")
-    if isinstance(mechanism, type) or not isinstance(mechanism, Mechanism):
-        wanted = ("forward", "state", "cost", "reference")
-        absent = [name for name in wanted if not callable(getattr(mechanism, name, None))]
-        lacks = f"it has no {', '.join(absent)}" if absent else "it is a class, not an object"
-        raise TypeError(
-            "MultiHeadAttention: mechanism must follow headwise.nn.Mechanism, "
-            f"got {mechanism!r}: {lacks}\n"
-            "  hint: write these methods, or leave mechanism out for softmax attention"
-        )
-    return mechanism
+    wanted = ("forward", "state", "cost", "reference")
+    absent = [name for name in wanted if not _has(mechanism, name)]
+    if isinstance(mechanism, Mechanism) and not isinstance(mechanism, type) and not absent:
+        return mechanism
+    lacks = f"it has no {', '.join(absent)}" if absent else "it is a class, not an object"
+    raise TypeError(
+        "MultiHeadAttention: mechanism must follow headwise.nn.Mechanism, "
+        f"got {mechanism!r}: {lacks}\n"
+        "  hint: write these methods, or leave mechanism out for softmax attention"
+    )
+
+
+def _has(mechanism: object, name: str) -> bool:
+    """Say whether there is such a method; every ``nn.Module`` has a ``forward`` that only fails."""
+    method = getattr(mechanism, name, None)
+    return callable(method) and getattr(method, "__func__", None) is not nn.Module.forward
 
 
 def _of_that_name(name: str) -> str:

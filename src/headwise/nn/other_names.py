@@ -101,5 +101,3 @@ OF_BLOCK = {
     "context_mask": "memory_mask= (True = real token)",
     "encoder_attention_mask": "memory_mask= (1 = real token)",
 }
-
-OF_FEED_FORWARD = dict.fromkeys(("hidden_states", "src", "tgt", "input"), "x=")

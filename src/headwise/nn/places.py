@@ -2,7 +2,11 @@
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
+
+from headwise.errors import PatternError
+from headwise.patterns.dense import as_mask
 
 Offset = int | Tensor
 
@@ -19,11 +23,12 @@ class Places(NamedTuple):
 
 
 def find_places(
-    q_len: int,
-    kv_len: int,
+    query: Tensor,
+    key: Tensor,
     *,
     held: int = 0,
     is_self: bool,
+    counts_alone: bool = False,
     q_offset: Offset | None,
     kv_offset: Offset = 0,
     kv_mask: Tensor | None = None,
@@ -32,30 +37,38 @@ def find_places(
 
     In self-attention a token is query and key at the same place. Padding in front of a sample
     (``kv_mask``) is not counted, so that its first real token stands at 0; ``q_offset`` says it
-    otherwise.
+    otherwise. In cross attention the last query stands beside the last key, or, for schemes that
+    count alone, the first query at 0.
 
     Args:
-        q_len: Queries of the call.
-        kv_len: New keys of the call.
+        query: (batch, q_len, …), or of one sample without a batch dimension.
+        key: The new keys, (batch, kv_len, …), likewise.
         held: Tokens that the cache holds before it.
         is_self: Whether queries and new keys are the same tokens.
+        counts_alone: Whether it is a token's own place that counts, and not a distance.
         q_offset: Position of the first query, where it was given.
         kv_offset: Position of the first new key where no cache and no padding say otherwise.
         kv_mask: (batch, held + kv_len) or (held + kv_len,), ``True`` = real token.
     """
+    q_len, kv_len = query.shape[-2], key.shape[-2]
     end = held + kv_len
     first: Offset = kv_offset
     length: Offset = end
-    if kv_mask is not None and kv_mask.shape[-1]:
-        real = kv_mask != 0
-        in_front = (~real).cumprod(-1).sum(-1)
-        behind = (~real).flip(-1).cumprod(-1).sum(-1)
+    behind: Offset = 0
+    _check_offset(q_offset)
+    if kv_mask is not None and end:
+        padding = ~as_mask("MultiHeadAttention, kv_mask", kv_mask)
+        _check_padding(padding, key, end)
+        in_front = padding.cumprod(-1).sum(-1)
+        behind = padding.flip(-1).cumprod(-1).sum(-1)
         first = first - in_front
         length = (end - in_front - behind).clamp(min=0)
     if is_self:
         first = first + held if q_offset is None else q_offset
-        return Places(first, first, length if q_offset is None else q_offset + kv_len)
-    return Places(first + end - q_len if q_offset is None else q_offset, first, length)
+        return Places(first, first, length if q_offset is None else q_offset + kv_len - behind)
+    if q_offset is None:
+        q_offset = 0 if counts_alone else first + end - q_len
+    return Places(q_offset, first, length)
 
 
 def per_sample(offset: Offset, samples: int) -> Offset:
@@ -63,3 +76,24 @@ def per_sample(offset: Offset, samples: int) -> Offset:
     if not isinstance(offset, Tensor):
         return offset
     return offset.reshape(-1).expand(samples) if offset.numel() == 1 else offset
+
+
+def _check_offset(q_offset: object) -> None:
+    if q_offset is None or isinstance(q_offset, int | Tensor | torch.SymInt):
+        return
+    raise TypeError(
+        "MultiHeadAttention: q_offset must be an int, or a tensor (batch,) of integers, "
+        f"got {q_offset!r}\n"
+        "  hint: positions count tokens; torch.tensor(…) makes one of a list"
+    )
+
+
+def _check_padding(padding: Tensor, key: Tensor, end: int) -> None:
+    samples = key.shape[0] if key.ndim == 3 else 1
+    fits = padding.ndim == 1 or (padding.ndim == 2 and padding.shape[0] in (1, samples))
+    if not fits or padding.shape[-1] != end:
+        raise PatternError(
+            f"MultiHeadAttention: kv_mask must be ({samples}, {end}), one for each key, those in "
+            f"the cache included, got {tuple(padding.shape)}\n"
+            "  hint: a mask over queries and keys is mask="
+        )

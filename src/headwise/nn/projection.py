@@ -8,7 +8,8 @@ from headwise.ops.projection import Projection, explain_linear, linear
 from headwise.ops.projection.api import ACTIVATIONS
 
 # Torch's own layer ends with the second, which differs in how it is quantised alone.
-_PLAIN = (nn.Linear, NonDynamicallyQuantizableLinear)
+PLAIN_LINEAR = (nn.Linear, NonDynamicallyQuantizableLinear)
+_FORWARD = nn.Linear.forward
 
 
 def project(module: nn.Module, x: Tensor, activation: str = "none") -> Tensor:
@@ -35,9 +36,9 @@ def explain_projection(module: nn.Module, x: Tensor) -> Projection:
 
 def why_called(module: nn.Module) -> str | None:
     """Say why a module in the place of a linear layer must be called; ``None`` for a plain one."""
-    if type(module) not in _PLAIN:
+    if type(module) not in PLAIN_LINEAR:
         return f"the layer is a {type(module).__name__}, which computes in its own way"
-    if "forward" in module.__dict__:
+    if "forward" in module.__dict__ or nn.Linear.forward is not _FORWARD:
         return "its forward was replaced"
     own = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks)
     everywhere = (

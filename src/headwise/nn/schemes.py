@@ -1,5 +1,6 @@
 """How a layer uses each kind of ``headwise.positions``."""
 
+from math import prod
 from typing import TypeAlias
 
 from torch import Tensor
@@ -28,8 +29,7 @@ def check_scheme(scheme: object, *, num_heads: int, head_dim: int, widths: tuple
     elif isinstance(scheme, Alibi | RelativeBias):
         _agree(scheme, "num_heads", scheme.num_heads, num_heads)
     else:
-        for width in widths:
-            _agree(scheme, "d_model", scheme.d_model, width)
+        _agree(scheme, "d_model", scheme.d_model, _one_width(scheme, widths))
 
 
 def reads_padding(scheme: Scheme | None) -> bool:
@@ -39,6 +39,11 @@ def reads_padding(scheme: Scheme | None) -> bool:
     """
     if isinstance(scheme, Rotary):
         return scheme.depends_on_length
+    return is_added(scheme)
+
+
+def is_added(scheme: Scheme | None) -> bool:
+    """Say whether a scheme is added to the inputs of the layer."""
     return isinstance(scheme, Sinusoidal | Learned)
 
 
@@ -46,7 +51,7 @@ def added_to(scheme: Scheme | None, x: Tensor, offset: int | Tensor) -> Tensor:
     """Return inputs of the layer with the positions that are added there."""
     if not isinstance(scheme, Sinusoidal | Learned):
         return x
-    found: Tensor = scheme(x, per_sample(offset, x.shape[:-2].numel()))
+    found: Tensor = scheme(x, per_sample(offset, prod(x.shape[:-2])))
     return found
 
 
@@ -54,7 +59,7 @@ def turned(scheme: Scheme | None, q: Tensor, k: Tensor, places: Places) -> tuple
     """Return queries and keys, rotated where the positions are a rotation."""
     if not isinstance(scheme, Rotary):
         return q, k
-    samples = q.shape[:-3].numel()
+    samples = prod(q.shape[:-3])
     at_query, at_key, length = (per_sample(place, samples) for place in places)
     return scheme(q, at_query, length=length), scheme(k, at_key, length=length)
 
@@ -93,10 +98,23 @@ def check_growth(scheme: Scheme | None, length: Offset, new: int) -> None:
             )
 
 
+def _one_width(scheme: Sinusoidal | Learned, widths: tuple[int, ...]) -> int:
+    if len(set(widths)) > 1:
+        kind = type(scheme).__name__
+        raise ShapeError(
+            f"MultiHeadAttention: {kind} positions are added to inputs of one width, got "
+            f"d_model={widths[0]} and kv_dim={widths[1]}\n"
+            f"  hint: make the layer without positions, and add to each input a {kind} of its "
+            "width before the call"
+        )
+    return widths[0]
+
+
 def _agree(scheme: object, name: str, has: int, wanted: int) -> None:
     if has != wanted:
         kind = type(scheme).__name__
+        sizes = f"{scheme.max_length}, {wanted}" if isinstance(scheme, Learned) else wanted
         raise ShapeError(
             f"MultiHeadAttention: positions must have the layer's {name}, got {kind} of {has} and "
-            f"{wanted}\n  hint: make it with {kind}({wanted}, …)"
+            f"{wanted}\n  hint: make it with {kind}({sizes}, …)"
         )

@@ -1,25 +1,26 @@
 """Attention behind the interface of torch's own layer."""
 
-from collections.abc import Callable
-from typing import Any, NoReturn
+from copy import copy
+from functools import partial
+from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.modules.module import _WrappedHook
 from torch.nn.utils import parametrize
 from typing_extensions import override
 
 from headwise.nn.projection import project
+from headwise.nn.torch_context import seen_pairs, weighed
 from headwise.nn.torch_inputs import check_inputs
 from headwise.nn.torch_masks import Sizes, read_masks
-from headwise.nn.unfused import unfuse
+from headwise.nn.torch_nested import nested, padded
 from headwise.ops import attend, attention_weights
 from headwise.ops.projection import linear
-from headwise.patterns.content import is_traced
 
 _NAME = "TorchMultiheadAttention"
-# The parameter that torch's encoders ask whether they may fuse; see headwise.nn.unfused.
-_WATCHED = "in_proj_bias"
 
 
 class TorchMultiheadAttention(nn.MultiheadAttention):
@@ -32,8 +33,14 @@ class TorchMultiheadAttention(nn.MultiheadAttention):
     - A query that may attend nowhere gets zeros for its context and for its weights; torch gives
       NaN, or other numbers in ``eval()``.
     - ``is_causal`` never stands for another mask than ``attn_mask``.
-    - ``nn.TransformerEncoder`` and ``nn.TransformerEncoderLayer`` always call it, also in
-      ``eval()``, where they pass torch's layer over, and zero padded outputs in some calls.
+    - ``nn.TransformerEncoderLayer`` always calls it, also in ``eval()``, where it passes torch's
+      layer over and reads its parameters itself.
+    - An ``nn.TransformerEncoder`` built around it uses no nested tensors, so padding is computed
+      like all else; torch says so in a ``UserWarning``, unless ``enable_nested_tensor=False`` is
+      given. One that was built before the layer was put in still turns padded inputs into nested
+      tensors in ``eval()``. The layer takes them, and pads them again.
+    - ``torch.jit.script`` and ``torch.fx.symbolic_trace`` fail on it; ``torch.compile`` and
+      ``torch.export`` do not.
 
     Example:
         >>> import torch, headwise as hw
@@ -47,10 +54,10 @@ class TorchMultiheadAttention(nn.MultiheadAttention):
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention) -> "TorchMultiheadAttention":
-        """Return a layer that takes over the parameters of torch's, with its hooks and its mode.
+        """Return a layer of this class that takes over the parameters of torch's themselves.
 
-        They are the same objects, so optimisers keep working; ``module`` is not to be used beside
-        it, for ``nn.TransformerEncoder`` no longer fuses it.
+        They are the same objects, so optimisers keep working; hooks and the mode come along.
+        ``headwise.MultiHeadAttention.from_torch`` instead copies the weights into our own layer.
 
         Raises:
             TypeError: A module that is another's subclass with a forward of its own, or one with
@@ -66,7 +73,7 @@ class TorchMultiheadAttention(nn.MultiheadAttention):
             )
         made = cls.__new__(cls)
         state = {
-            name: part.copy() if isinstance(part, dict) else part
+            name: _moved(part, module, made) if isinstance(part, dict) else part
             for name, part in vars(module).items()
         }
         made.__setstate__(state)
@@ -88,7 +95,8 @@ class TorchMultiheadAttention(nn.MultiheadAttention):
 
         Args:
             query: (q_len, batch, embed_dim), or (batch, q_len, embed_dim) with ``batch_first``;
-                (q_len, embed_dim) is one sample.
+                (q_len, embed_dim) is one sample. A strided nested tensor, (batch, any length,
+                embed_dim), is taken where it is key and value, too.
             key: Likewise, with ``kv_len`` and ``kdim``.
             value: Likewise, with ``kv_len`` and ``vdim``.
             key_padding_mask: (batch, kv_len), or (kv_len,) for one sample: booleans, ``True`` =
@@ -106,19 +114,29 @@ class TorchMultiheadAttention(nn.MultiheadAttention):
             at the end, and every query sees them.
 
         Raises:
-            ShapeError: Sizes that do not fit, or nested tensors.
+            ShapeError: Sizes that do not fit, or nested tensors in other uses.
             DtypeError: Inputs of another dtype or on another device than the parameters.
             PatternError: Masks of other sizes.
             RuntimeError: ``is_causal`` without ``attn_mask``.
         """
+        if query.is_nested or key.is_nested or value.is_nested:
+            found = padded(
+                query, key, value, key_padding_mask, attn_mask, batch_first=self.batch_first
+            )
+            x, ends = found.samples, found.padding
+            output, weights = self.forward(
+                x, x, x, ends, need_weights, None, average_attn_weights, is_causal
+            )
+            if weights is not None:
+                ends = ends.unsqueeze(-1) if average_attn_weights else ends[:, None, :, None]
+                weights = weights.masked_fill(ends, 0.0)
+            return nested(output, found.lengths), weights
         check_inputs(self, query, key, value)
         one = query.ndim == 2
         q, k, v = map(self._split, self._project(query, key, value))
         kv_len = k.shape[2]
         k, v = self._extended(k, v)
-        sizes = Sizes(q.shape[0], self.num_heads, q.shape[2], kv_len, k.shape[2] - kv_len)
-        if one and key_padding_mask is not None:
-            key_padding_mask = key_padding_mask.unsqueeze(0)
+        sizes = Sizes(one, q.shape[0], self.num_heads, q.shape[2], kv_len, k.shape[2] - kv_len)
         masks = read_masks(key_padding_mask, attn_mask, is_causal, sizes)
         dropout_p = self.dropout if self.training else 0.0
         if not need_weights:
@@ -128,48 +146,36 @@ class TorchMultiheadAttention(nn.MultiheadAttention):
             return project(self.out_proj, self._combined(context, one)), None
         weights = attention_weights(q, k, masks.pattern, bias=masks.bias, q_offset=0)
         if dropout_p > 0.0:
-            kept = functional.dropout(weights.flatten(0, 1), dropout_p).view_as(weights)
-            context, weights = _mixed(weights, kept, v), kept
-        else:
-            context = attend(q, k, v, masks.pattern, bias=masks.bias, q_offset=0)
+            weights = functional.dropout(weights.flatten(0, 1), dropout_p).view_as(weights)
+        context = weighed(weights, v, partial(seen_pairs, q, k, masks.pattern, masks.bias))
         output = project(self.out_proj, self._combined(context, one))
         if average_attn_weights:
             weights = weights.mean(1)
         return output, weights.squeeze(0) if one else weights
 
-    @override
-    def merge_masks(self, *masks: object, **named: object) -> NoReturn:
-        """Refuse what only torch's fused path asks, which would leave this layer out."""
-        raise RuntimeError(
-            f"{_NAME}: the fused path of nn.TransformerEncoderLayer would pass this layer over, "
-            "for its in_proj_bias was replaced by a tensor that is no parameter\n"
-            "  hint: call torch.backends.mha.set_fastpath_enabled(False), or give parameters"
-        )
-
-    @override
-    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
-        """Register a parameter, and keep torch's fused path away with it."""
-        super().register_parameter(name, param)
-        if name == _WATCHED:
-            unfuse(param)
-
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        unfuse(self._parameters[_WATCHED])
+        self._qkv_same_embed_dim = False
 
     @override
-    def _apply(
-        self, fn: Callable[[Tensor], Tensor], recurse: bool = True
-    ) -> "TorchMultiheadAttention":
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        unfuse(self._parameters[_WATCHED])
-        return self
+    def extra_repr(self) -> str:
+        shown = f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, "
+        shown += f"batch_first={self.batch_first}"
+        if (self.kdim, self.vdim) != (self.embed_dim, self.embed_dim):
+            shown += f", kdim={self.kdim}, vdim={self.vdim}"
+        return f"{shown}, dropout={self.dropout}" if self.dropout else shown
+
+    @override
+    def _reset_parameters(self) -> None:
+        # Torch draws by a flag that its encoders read, too: they compute attention themselves, from
+        # the parameters, wherever it is set.
+        self._qkv_same_embed_dim = self.in_proj_weight is not None
+        super()._reset_parameters()
+        self._qkv_same_embed_dim = False
 
     def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
         """Return queries, keys and values, (…, embed_dim); inputs that are one go through once."""
-        # A plain tensor, for faster ways take no others.
-        bias = None if self.in_proj_bias is None else self.in_proj_bias.view(-1)
-        width = self.embed_dim
+        bias, width = self.in_proj_bias, self.embed_dim
         if self.in_proj_weight is None:
             weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
             biases = (None,) * 3 if bias is None else bias.chunk(3)
@@ -218,6 +224,16 @@ class TorchMultiheadAttention(nn.MultiheadAttention):
         return torch.cat(keys, 2), torch.cat(values, 2)
 
 
+def _moved(part: dict[Any, Any], old: nn.Module, new: nn.Module) -> dict[Any, Any]:
+    """Return a copy of what a module holds; hooks that are given the module get the new one."""
+    held = part.copy()
+    for name, hook in part.items():
+        if isinstance(hook, _WrappedHook) and hook.with_module and hook.module() is old:
+            held[name] = copy(hook)
+            held[name].module = ref(new)
+    return held
+
+
 def check_forward(caller: str, module: nn.MultiheadAttention) -> None:
     """Refuse a module that computes anything but what torch's layer computes."""
     if not isinstance(module, nn.MultiheadAttention):
@@ -230,12 +246,3 @@ def check_forward(caller: str, module: nn.MultiheadAttention) -> None:
             f"{caller}: {type(module).__name__} has a forward of its own, which would be lost\n"
             "  hint: convert the torch.nn.MultiheadAttention that it was made from"
         )
-
-
-def _mixed(weights: Tensor, kept: Tensor, value: Tensor) -> Tensor:
-    """Return ``kept @ value``, where a value without weight does not count, NaN included."""
-    odd = ~value.isfinite()
-    if not is_traced(value) and not odd.any():
-        return kept @ value
-    met = (weights > 0).to(value.dtype) @ odd.to(value.dtype) > 0
-    return torch.where(met, kept.detach() @ value.detach(), kept @ value.masked_fill(odd, 0.0))

@@ -4,7 +4,6 @@ import torch
 from torch import Tensor, nn
 
 from headwise._checks import refuse_dtypes, refuse_shapes
-from headwise.errors import ShapeError
 
 _NAME = "TorchMultiheadAttention"
 
@@ -12,12 +11,6 @@ _NAME = "TorchMultiheadAttention"
 def check_inputs(module: nn.MultiheadAttention, query: Tensor, key: Tensor, value: Tensor) -> None:
     """Refuse inputs that do not fit together, or not the parameters."""
     given: dict[str, Tensor] = {"query": query, "key": key, "value": value}
-    if any(x.is_nested for x in given.values()):
-        raise ShapeError(
-            f"{_NAME}: nested tensors are not taken\n"
-            "  hint: pass padded tensors with key_padding_mask; in an nn.TransformerEncoder "
-            "set use_nested_tensor = False"
-        )
     widths = (module.embed_dim, module.kdim, module.vdim)
     axis = 0 if query.ndim == 2 or not module.batch_first else 1
     alike = query.ndim == key.ndim == value.ndim

@@ -14,8 +14,12 @@ _CALLER = "TorchMultiheadAttention"
 
 
 class Sizes(NamedTuple):
-    """Sizes of one call; ``extra`` keys behind those of the call are visible to every query."""
+    """Sizes of one call; ``extra`` keys behind those of the call are visible to every query.
 
+    ``batch`` is 1 for inputs that are ``one`` sample, whose padding mask has no such axis either.
+    """
+
+    one: bool
     batch: int
     heads: int
     q_len: int
@@ -54,8 +58,9 @@ def read_masks(
         _check(attn_mask, "attn_mask", _shapes_of_attn_mask(sizes))
         pattern, bias = _pairs(_read(attn_mask, sizes.extra), is_causal, sizes)
     if key_padding_mask is not None:
-        _check(key_padding_mask, "key_padding_mask", [(sizes.batch, sizes.kv_len)])
-        allowed, added = _read(key_padding_mask, sizes.extra)
+        _check(key_padding_mask, "key_padding_mask", _shapes_of_padding(sizes))
+        keys_of = key_padding_mask.unsqueeze(0) if sizes.one else key_padding_mask
+        allowed, added = _read(keys_of, sizes.extra)
         if allowed is not None:
             keys = KeyMask(allowed)
             pattern = keys if pattern is None else pattern & keys
@@ -73,17 +78,17 @@ def _pairs(mask: _Mask, is_causal: bool, sizes: Sizes) -> Masks:
     )
     if allowed is None:
         return Masks(None, bias)
-    if _hint_holds(is_causal, allowed, sizes):
+    if _hint_holds(is_causal, allowed):
         return Masks(Causal(), bias)
     return Masks(Dense(allowed), bias)
 
 
-def _hint_holds(is_causal: bool, allowed: Tensor, sizes: Sizes) -> bool:
+def _hint_holds(is_causal: bool, allowed: Tensor) -> bool:
     """Say whether each query sees what comes up to its own number and nothing else, as hinted.
 
     A compiler may not know the hint yet, which is then not read.
     """
-    if allowed.ndim != 2 or sizes.extra or is_traced(allowed):
+    if allowed.ndim != 2 or is_traced(allowed):
         return False
     return is_causal and torch.equal(allowed, torch.ones_like(allowed).tril())
 
@@ -104,6 +109,10 @@ def _read(mask: Tensor, extra: int) -> _Mask:
 def _shapes_of_attn_mask(sizes: Sizes) -> list[tuple[int, ...]]:
     pairs = (sizes.q_len, sizes.kv_len)
     return [pairs, (sizes.batch * sizes.heads, *pairs)]
+
+
+def _shapes_of_padding(sizes: Sizes) -> list[tuple[int, ...]]:
+    return [(sizes.kv_len,) if sizes.one else (sizes.batch, sizes.kv_len)]
 
 
 def _check_hint(is_causal: bool) -> None:
@@ -130,6 +139,6 @@ def _check(mask: Tensor, name: str, shapes: list[tuple[int, ...]]) -> None:
         wanted = " or ".join(str(shape) for shape in shapes)
         raise PatternError(
             f"{_CALLER}: {name} must be {wanted}, got {tuple(mask.shape)}\n"
-            "  hint: key_padding_mask is (batch, kv_len); attn_mask is (q_len, kv_len), or "
-            "(batch * num_heads, q_len, kv_len)"
+            "  hint: key_padding_mask is (batch, kv_len), or (kv_len,) for one sample; attn_mask "
+            "is (q_len, kv_len), or (batch * num_heads, q_len, kv_len)"
         )

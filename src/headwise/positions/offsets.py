@@ -1,5 +1,7 @@
 """Where the tokens of a call stand: one position for all samples, or one per sample."""
 
+from math import prod
+
 import torch
 from torch import Tensor
 
@@ -37,7 +39,7 @@ def settle(caller: str, name: str, given: int | Tensor, x: Tensor, inner: int) -
             f"{caller}: {name} must hold integers, got {given.dtype}\n"
             f"  hint: convert it with {name}.long()"
         )
-    samples = x.shape[:-inner].numel()
+    samples = prod(x.shape[:-inner])
     if given.shape != (samples,):
         raise refuse_shapes(
             caller,

@@ -157,9 +157,9 @@ class Rotary(nn.Module):
         """
         self._check(x)
         offset = settle("Rotary", "offset", offset, x, inner=3)
+        if length is not None:
+            length = settle("Rotary", "length", length, x, inner=3)
         if self.depends_on_length:
-            if length is not None:
-                length = settle("Rotary", "length", length, x, inner=3)
             return self._by_length(x, offset, offset + x.shape[-2] if length is None else length)
         if x.is_meta or keeps_nothing(offset):
             steps = torch.tensor(self._frequencies, dtype=torch.float64, device=x.device)

@@ -60,6 +60,11 @@ _MORE: dict[str, tuple[str, ...]] = {
     "longrope": ("factor", "attention_factor"),
     "proportional": ("factor",),
 }
+# Kinds that transformers calls otherwise by now.
+_FORMER = {
+    "su": "Phi-3's first configurations say so; write 'longrope', and give "
+    "'original_max_position_embeddings' and 'factor', which stand beside the scaling there",
+}
 _HINTS = {
     "factor": "it is how many times longer the texts are than those of the training",
     _ORIGINAL: "it is the longest text of the training, in tokens; for 'dynamic' that is "
@@ -92,17 +97,30 @@ def read(
 
 def _kind(given: dict[str, Any]) -> str:
     """Take the kind out of the mapping; ``type`` is how transformers spelled it before."""
-    named = {given.pop(key) for key in ("rope_type", "type") if key in given}
-    kinds = ", ".join(repr(kind) for kind in _NEEDED)
-    if len(named) != 1:
-        found = " and ".join(sorted(repr(kind) for kind in named)) or "none"
-        raise _wrong(f"scaling must name one 'rope_type', got {found}", f"there are {kinds}")
-    (kind,) = named
-    if kind not in _NEEDED:
+    named = [given.pop(key) for key in ("rope_type", "type") if key in given]
+    kinds = "there are " + ", ".join(repr(kind) for kind in _NEEDED)
+    if not named and any(isinstance(entry, Mapping) for entry in given.values()):
+        first = next(key for key, entry in given.items() if isinstance(entry, Mapping))
         raise _wrong(
-            f"scaling['rope_type'] must be a known kind, got {kind!r}", f"there are {kinds}"
+            f"scaling must be that of one kind of layers, got those of {_listed(given)}",
+            f"pass the entry of this layer, such as scaling[{first!r}], and its 'rope_theta' as "
+            "base",
         )
-    return str(kind)
+    if not named or any(kind != named[0] for kind in named):
+        found = " and ".join(sorted(repr(kind) for kind in named)) or "none"
+        raise _wrong(f"scaling must name one 'rope_type', got {found}", kinds)
+    kind = named[0]
+    if not isinstance(kind, str) or kind not in _NEEDED:
+        raise _wrong(
+            f"scaling['rope_type'] must be a known kind, got {kind!r}",
+            _FORMER.get(str(kind), kinds),
+        )
+    if kind == "yarn" and given.keys() & {"short_factor", "long_factor"}:
+        raise _wrong(
+            f"scaling of kind 'yarn' knows no lists of factors, got {_listed(given)}",
+            _FORMER["su"],
+        )
+    return kind
 
 
 def _check_keys(kind: str, given: dict[str, Any]) -> None:

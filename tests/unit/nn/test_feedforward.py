@@ -196,14 +196,14 @@ def test_dropout_is_of_inner_numbers_and_off_in_eval() -> None:
         (
             {"d_model": 0},
             hw.errors.ShapeError,
-            "FeedForward: sizes must be at least 1, got d_model=0, hidden_dim=None\n"
-            "  hint: hidden_dim=None is 4 * d_model",
+            "FeedForward: sizes must be ints of at least 1, got d_model=0\n"
+            "  hint: sizes count columns or heads; convert a computed one with int(…)",
         ),
         (
             {"hidden_dim": -3},
             hw.errors.ShapeError,
-            "FeedForward: sizes must be at least 1, got d_model=8, hidden_dim=-3\n"
-            "  hint: hidden_dim=None is 4 * d_model",
+            "FeedForward: sizes must be ints of at least 1, got hidden_dim=-3\n"
+            "  hint: sizes count columns or heads; convert a computed one with int(…)",
         ),
         (
             {"activation": "swiglu"},

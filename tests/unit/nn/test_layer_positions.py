@@ -36,8 +36,16 @@ def test_the_state_dict_holds_what_is_learned(scheme: str) -> None:
         (Rotary(6), hw.ShapeError, r"head_dim, got Rotary of 6 and 8\n  hint: .*Rotary\(8"),
         (Alibi(2), hw.ShapeError, "num_heads, got Alibi of 2 and 4"),
         (RelativeBias(8), hw.ShapeError, "num_heads, got RelativeBias of 8 and 4"),
-        (Sinusoidal(16), hw.ShapeError, "d_model, got Sinusoidal of 16 and 32"),
-        (Learned(9, 16), hw.ShapeError, "d_model, got Learned of 16 and 32"),
+        (
+            Sinusoidal(16),
+            hw.ShapeError,
+            r"d_model, got Sinusoidal of 16 and 32\n  hint: .*Sinusoidal\(32, …\)$",
+        ),
+        (
+            Learned(9, 16),
+            hw.ShapeError,
+            r"d_model, got Learned of 16 and 32\n  hint: .*Learned\(9, 32, …\)$",
+        ),
         (
             "rotary",
             TypeError,
@@ -52,9 +60,16 @@ def test_positions_that_do_not_fit(positions: object, kind: type[Exception], tex
         hw.MultiHeadAttention(32, 4, positions=positions)  # type: ignore[arg-type]
 
 
-def test_added_positions_want_one_width() -> None:
-    with pytest.raises(hw.ShapeError, match="got Learned of 32 and 24"):
-        hw.MultiHeadAttention(32, 4, kv_dim=24, positions=Learned(9, 32))
+@pytest.mark.parametrize("scheme", [Learned(9, 32), Learned(9, 24), Sinusoidal(32)])
+def test_added_positions_want_one_width(scheme: Learned | Sinusoidal) -> None:
+    with pytest.raises(hw.ShapeError) as refused:
+        hw.MultiHeadAttention(32, 4, kv_dim=24, positions=scheme)
+    kind = type(scheme).__name__
+    assert str(refused.value) == (
+        f"MultiHeadAttention: {kind} positions are added to inputs of one width, got d_model=32 "
+        f"and kv_dim=24\n  hint: make the layer without positions, and add to each input a {kind} "
+        "of its width before the call"
+    )
 
 
 def test_a_second_bias_is_refused() -> None:
@@ -154,3 +169,44 @@ def test_empty_calls() -> None:
             assert out.shape == x.shape
             torch.autograd.backward(out.sum())
             assert x.grad is not None
+
+
+def test_in_cross_attention_added_positions_count_from_the_first_query() -> None:
+    """Queries before the first key all took the position 0."""
+    layer = hw.MultiHeadAttention(32, 4, positions=Learned(20, 32)).double().eval()
+    x, memory = torch.randn(2, 6, 32).double(), torch.randn(2, 3, 32).double()
+    with torch.no_grad():
+        found = layer(x, memory)
+        assert largest_error(layer(x, memory, q_offset=0), found) < 1e-14
+        one_by_one = [layer(x[:, n : n + 1], memory, q_offset=n) for n in range(6)]
+        assert largest_error(torch.cat(one_by_one, 1), found) < 1e-13
+
+
+def test_given_positions_leave_the_length_alone() -> None:
+    """Padding behind a sample was counted where q_offset was given."""
+    layer = hw.MultiHeadAttention(32, 4, positions=SCHEMES["dynamic"](0, 4, 8)).eval()
+    x = torch.randn(1, 2 * ORIGINAL, 32)
+    real = torch.arange(2 * ORIGINAL)[None] < ORIGINAL - 1
+    with torch.no_grad():
+        counted = layer(x, kv_mask=real)
+        torch.testing.assert_close(layer(x, kv_mask=real, q_offset=0), counted)
+
+
+@pytest.mark.parametrize("scheme", ["none", "learned", "dynamic"])
+def test_masks_and_offsets_that_do_not_fit(scheme: str) -> None:
+    layer = hw.MultiHeadAttention(24, 4, head_dim=8, positions=SCHEMES[scheme](24, 4, 8))
+    x = torch.randn(2, 5, 24)
+    for mask in (torch.ones(2, 1, 1, 5), torch.ones(2, 4), torch.ones(3, 5)):
+        with pytest.raises((hw.PatternError, hw.ShapeError), match=r"mask|KeyMask"):
+            layer(x, kv_mask=mask.bool())
+    with pytest.raises(TypeError, match="q_offset must be an int, or a tensor"):
+        layer(x, q_offset=1.5)
+    with pytest.raises(TypeError, match=r"q_offset must be .* got \[1, 2\]"):
+        layer(x, q_offset=[1, 2])
+    with pytest.raises(hw.PatternError, match=r"kv_mask|KeyMask"):
+        layer(x, kv_mask=2 * torch.ones(2, 5))
+    rows = [[True] * 5, [True] * 3 + [False] * 2]
+    torch.testing.assert_close(
+        layer(x, kv_mask=rows),
+        layer(x, kv_mask=torch.tensor(rows)),
+    )

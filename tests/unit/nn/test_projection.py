@@ -190,8 +190,9 @@ def test_explain_takes_the_gradients_that_forward_would() -> None:
     plan = layer.explain(x.clone().requires_grad_())
     assert plan.attention.backward_flops > 0  # type: ignore[union-attr]
     assert {each.library for each in plan.projections.values()} == {"torch"}
-    layer.W_q = Beside(layer.W_q)
-    layer.W_q.up.requires_grad_()
+    adapter = Beside(layer.W_q)
+    layer.W_q = adapter  # type: ignore[assignment]
+    adapter.up.requires_grad_()
     plan = layer.explain(x)
     assert plan.projections["W_o"].refusals["onednn"] == ["a gradient is wanted"]
     assert plan.projections["W_k"].refusals["onednn"] == []
@@ -211,6 +212,6 @@ def test_explain_of_a_step_counts_the_cache() -> None:
     with torch.no_grad():
         layer(torch.randn(2, 100, 64), cache=cache)
         plan = layer.explain(torch.randn(2, 1, 64), cache=cache)
-    assert plan.attention.flops == 4 * 2 * 4 * 101 * 16  # type: ignore[union-attr]
+    assert plan.attention.flops == 4 * 2 * 4 * 101 * 16
     assert cache.length() == 100
     assert "projections headwise's kernel for few rows\n" in str(plan)

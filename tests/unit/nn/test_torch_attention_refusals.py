@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.utils import parametrizations
 
 import headwise as hw
@@ -35,10 +35,6 @@ def _patched() -> nn.MultiheadAttention:
     return theirs
 
 
-def _nested() -> Tensor:
-    return torch.nested.as_nested_tensor([X[0], X[1, :3]], layout=torch.jagged)
-
-
 REFUSED: dict[str, tuple[Wrong, type[Exception], str]] = {
     "hint alone": (lambda m: m(X, X, X, is_causal=True), RuntimeError, "attn_mask is missing"),
     "hint, no weights": (
@@ -46,7 +42,6 @@ REFUSED: dict[str, tuple[Wrong, type[Exception], str]] = {
         RuntimeError,
         "pass the causal mask too",
     ),
-    "nested": (lambda m: m(_nested(), X, X), hw.ShapeError, "use_nested_tensor = False"),
     "width": (lambda m: m(X[..., :7], X, X), hw.ShapeError, "with widths (8, 8, 8)"),
     "batches": (lambda m: m(X, X[:1], X[:1]), hw.ShapeError, "(batch, length, width)"),
     "lengths": (lambda m: m(X, X, X[:, :4]), hw.ShapeError, "key and value one length"),
@@ -77,6 +72,11 @@ REFUSED: dict[str, tuple[Wrong, type[Exception], str]] = {
         lambda m: m(X, X, X, MASK[:3]),
         hw.PatternError,
         "key_padding_mask must be (2, 5), got (3, 5)",
+    ),
+    "padding of one": (
+        lambda m: m(X[0], X[0], X[0], MASK[:1]),
+        hw.PatternError,
+        "key_padding_mask must be (5,), got (1, 5)",
     ),
     "no layer": (lambda _: Ours.from_torch(nn.Linear(2, 2)), TypeError, "got Linear"),  # type: ignore[arg-type]
     "subclass": (lambda _: Ours.from_torch(Strange(8, 2)), TypeError, "Strange has a forward"),

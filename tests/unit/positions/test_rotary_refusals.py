@@ -15,6 +15,10 @@ TRAINED = (
     "it is the longest text of the training, in tokens; for 'dynamic' that is "
     "max_position_embeddings of a transformers configuration"
 )
+FORMER = (
+    "Phi-3's first configurations say so; write 'longrope', and give "
+    "'original_max_position_embeddings' and 'factor', which stand beside the scaling there"
+)
 LONGER = "it is how many times longer the texts are than those of the training"
 LLAMA = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 LONG = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4, **ORIGINAL}
@@ -32,6 +36,27 @@ SCALINGS: list[tuple[Any, str, str]] = [
         KINDS,
     ),
     ({"rope_type": "axial"}, "scaling['rope_type'] must be a known kind, got 'axial'", KINDS),
+    ({"rope_type": ["linear"]}, "scaling['rope_type'] must be a known kind, got ['linear']", KINDS),
+    (
+        {"type": "su", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4},
+        "scaling['rope_type'] must be a known kind, got 'su'",
+        FORMER,
+    ),
+    (
+        {"type": "yarn", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4},
+        "scaling of kind 'yarn' knows no lists of factors, got 'short_factor', 'long_factor'",
+        FORMER,
+    ),
+    (
+        {
+            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        },
+        "scaling must be that of one kind of layers, got those of 'full_attention', "
+        "'sliding_attention'",
+        "pass the entry of this layer, such as scaling['full_attention'], and its 'rope_theta' as "
+        "base",
+    ),
     ({"rope_type": "linear"}, "scaling of kind 'linear' needs 'factor', got none", LONGER),
     (
         {"rope_type": "linear", "factor": None},
@@ -216,3 +241,18 @@ def test_at_length_takes_a_number_of_tokens(length: Any) -> None:
         f"Rotary.at_length: length must be an int of at least 0, got {length!r}\n"
         "  hint: give the number of tokens of the whole text"
     )
+
+
+@pytest.mark.parametrize("scaling", [None, {"rope_type": "dynamic", "factor": 2.0, **ORIGINAL}])
+@pytest.mark.parametrize(
+    ("length", "text"),
+    [
+        ("seven", "Rotary: length must be an int or a tensor of integers, got str"),
+        (7.0, "Rotary: length must be an int or a tensor of integers, got float"),
+        (torch.tensor([7.0, 7.0]), "Rotary: length must hold integers, got torch.float32"),
+    ],
+)
+def test_a_length_is_checked_where_it_is_not_read(scaling: Any, length: Any, text: str) -> None:
+    with pytest.raises(DtypeError) as refusal:
+        Rotary(8, scaling=scaling)(torch.ones(2, 3, 5, 8), length=length)
+    assert str(refusal.value).startswith(f"{text}\n  hint: ")

@@ -24,10 +24,9 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
     "silu": functional.silu,
 }
-# What oneDNN calls them: its name, and the kind of it.
+# What oneDNN calls those that it can fuse, and the kind of it. Its relu turns NaN into 0.
 _FUSED = {
     "none": ("none", ""),
-    "relu": ("relu", ""),
     "gelu": ("gelu", "none"),
     "gelu_tanh": ("gelu", "tanh"),
     "silu": ("swish", ""),
@@ -63,22 +62,26 @@ def linear(
             f"  hint: it is one of {', '.join(ACTIVATIONS)}"
         )
     if next(against_all(x, weight, bias), None) is None:
+        bias = None if bias is None else bias.contiguous()
         if next(against_rows(x, weight), None) is None:
             return ACTIVATIONS[activation](_few_rows(x, weight, bias))
         if next(against_onednn(x, weight), None) is None:
-            name, kind = _FUSED[activation]
-            packs = next(against_packing(weight), None) is None
-            ordered = packed(weight) if packs else weight
-            found: Tensor = torch.ops.mkldnn._linear_pointwise(x, ordered, bias, name, [], kind)
-            return found
+            return _by_onednn(x, weight, bias, activation)
     elif weight.requires_grad and torch.is_grad_enabled() and not is_compiling():
         release(weight)
     return ACTIVATIONS[activation](functional.linear(x, weight, bias))
 
 
+def _by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+    packs = next(against_packing(weight), None) is None
+    ordered = packed(weight) if packs else weight
+    name, kind = _FUSED.get(activation, _FUSED["none"])
+    found: Tensor = torch.ops.mkldnn._linear_pointwise(x, ordered, bias, name, [], kind)
+    return found if activation in _FUSED else ACTIVATIONS[activation](found)
+
+
 def _few_rows(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     x = x.contiguous()
-    bias = None if bias is None else bias.contiguous()
     output = x.new_empty(*x.shape[:-1], weight.shape[0])
     _native.kernels.linear_rows(x, weight, bias, output, torch.get_num_threads())
     return output

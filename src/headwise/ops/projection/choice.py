@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.overrides import _get_current_function_mode_stack
 
 from headwise import _native
 from headwise.ops.projection.packed import bytes_of
@@ -55,7 +56,7 @@ def explain_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Pro
 def against_all(x: Tensor, weight: Tensor, bias: Tensor | None) -> Iterator[str]:
     """Say what speaks for torch's own function whatever the sizes are."""
     tensors = (x, weight) if bias is None else (x, weight, bias)
-    if is_watched(*tensors) or is_transformed() or torch._C._get_tracing_state() is not None:
+    if is_watched(*tensors) or is_transformed() or _is_traced():
         yield "a compiler, a mode or a transform follows torch's operations"
         return
     if in_use() == "torch":
@@ -72,14 +73,17 @@ def against_all(x: Tensor, weight: Tensor, bias: Tensor | None) -> Iterator[str]
         free = free and not (graded and tensor.requires_grad)
         alike = alike and tensor.dtype == x.dtype and tensor.is_cpu == x.is_cpu
         usual = usual and tensor.layout == torch.strided and tensor.numel() > 0
+        usual = usual and not tensor.is_neg()
     if not free:
         yield "a gradient is wanted"
     if not alike:
         yield "the tensors differ in dtype or device"
     if not usual:
-        yield "a tensor is sparse, packed or empty"
-    elif weight.ndim != 2 or x.shape[-1] != weight.shape[1]:
+        yield "a tensor is sparse, packed, empty, or a view with another sign"
+    elif x.ndim == 0 or weight.ndim != 2 or x.shape[-1] != weight.shape[1]:
         yield "the sizes do not fit together"
+    elif bias is not None and bias.shape != weight.shape[:1]:
+        yield "the bias is not one number for each output"
 
 
 def against_rows(x: Tensor, weight: Tensor) -> Iterator[str]:
@@ -121,6 +125,17 @@ def against_packing(weight: Tensor) -> Iterator[str]:
         yield "the weight was made in inference mode, where torch does not count its changes"
     elif weight.is_shared():  # type: ignore[no-untyped-call]
         yield "the weight is shared with other processes, whose changes are not seen here"
+
+
+def _is_traced() -> bool:
+    """Say whether torch.jit follows, or a function mode that does more than name a device."""
+    if torch._C._get_tracing_state() is not None:
+        return True
+    if not torch._C._len_torch_function_stack():
+        return False
+    modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    # torch.device(…) and torch.set_default_device are function modes, too.
+    return any(type(mode).__name__ != "DeviceContext" for mode in modes)
 
 
 @cache

@@ -1,17 +1,14 @@
 """Weights in the order that oneDNN reads, kept beside the originals as long as these live."""
 
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from functools import cache
+from math import gcd
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
-# About so many numbers of a weight are compared before its copy is used again.
-_SAMPLED = 1024
-# Parts of one weight that have copies; the oldest goes when another comes.
-_PARTS = 8
 _GOLDEN = (5**0.5 - 1) / 2
 
 
@@ -19,11 +16,15 @@ class _Packed(NamedTuple):
     weight: Tensor
     version: int
     storage: int
+    nbytes: int
     sample: Tensor
 
 
+_Copies = Mapping[tuple[object, ...], _Packed]
+
 # For every weight, or the tensor that it is a view of: the packed copies of it, and of parts of it.
-_kept: MutableMapping[Tensor, dict[tuple[object, ...], _Packed]] = WeakTensorKeyDictionary()
+# A mapping is never changed, only replaced, for other threads may be reading it.
+_kept: MutableMapping[Tensor, _Copies] = WeakTensorKeyDictionary()
 
 
 def packed(weight: Tensor) -> Tensor:
@@ -32,31 +33,32 @@ def packed(weight: Tensor) -> Tensor:
     A change is seen by torch's version counter, by another place in memory, or by a sample of the
     numbers, for writing through ``.data`` leaves the counter as it is. A view of a parameter, such
     as a third of packed projections, has a copy of its own that lives as long as the parameter.
+    Views that overlap take no more than twice the parameter's memory: the oldest go.
     """
     owner = weight if weight._base is None else weight._base
-    copies = _kept.get(owner)
-    if copies is None:
-        copies = _kept[owner] = {}
+    copies = _kept.get(owner, {})
     part = (weight.storage_offset(), *weight.shape, *weight.stride(), weight.dtype)
     known, version = copies.get(part), weight._version
     storage, sample = weight.untyped_storage().data_ptr(), _sample(weight)
     if (
-        known is None
-        or known.version != version
-        or known.storage != storage
-        or not torch.equal(known.sample, sample)
+        known is not None
+        and known.version == version
+        and known.storage == storage
+        and torch.equal(known.sample, sample)
     ):
-        copies.pop(part, None)
-        stale = [
-            other
-            for other, copy in copies.items()
-            if copy.storage != storage or copy.version != version
-        ]
-        for other in stale or list(copies)[: len(copies) + 1 - _PARTS]:
-            del copies[other]
-        ordered = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)
-        known = copies[part] = _Packed(ordered, version, storage, sample.clone())
-    return known.weight
+        return known.weight
+    ordered = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)
+    others = {
+        other: copy
+        for other, copy in copies.items()
+        if other != part and copy.version == version and copy.storage == storage
+    }
+    room = 2 * owner.nbytes - weight.nbytes
+    while others and sum(copy.nbytes for copy in others.values()) > room:
+        del others[next(iter(others))]
+    found = _Packed(ordered, version, storage, weight.nbytes, sample.clone())
+    _kept[owner] = {**others, part: found}
+    return found.weight
 
 
 def release(weight: Tensor) -> None:
@@ -107,23 +109,19 @@ def bytes_of(weight: Tensor) -> int:
 
 
 def _sample(weight: Tensor) -> Tensor:
-    """Return the bits of about a thousand numbers of a weight, spread over rows and columns."""
+    """Return the bits of some numbers of a weight, of every row and every column."""
     bits = weight.detach().view(torch.int32 if weight.element_size() == 4 else torch.int16)
-    rows, columns = bits.shape
-    if not bits.is_contiguous():
-        return bits[:: max(1, rows // 32), :: max(1, columns // 32)]
-    count = rows * columns
-    step = _step(count // _SAMPLED, columns)
-    return bits.as_strided(((count + step - 1) // step,), (step,))
+    step = _step(*bits.shape)
+    return bits.as_strided(((bits.numel() + step - 1) // step,), (step,))
 
 
 @cache
-def _step(apart: int, columns: int) -> int:
-    """Return a step of about ``apart`` whose multiples meet all parts of rows and of columns.
+def _step(rows: int, columns: int) -> int:
+    """Return a step through a matrix, row after row, that meets every row and every column.
 
-    By the golden ratio: one that the length of a row nearly is a multiple of would meet the same
-    columns over and over.
+    It is shorter than a row, and shares no factor with its length.
     """
-    if apart >= columns:
-        return apart // columns * columns + round(_GOLDEN * columns)
-    return max(1, round(columns / (columns // max(apart, 1) + _GOLDEN)))
+    step = max(1, round(_GOLDEN * min(rows, columns)))
+    while gcd(step, columns) > 1:
+        step -= 1
+    return step

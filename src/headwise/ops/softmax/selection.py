@@ -56,10 +56,15 @@ def cut(
         The call, its pattern spelled out for the chosen queries (``None`` without one), and their
         places in the whole call.
     """
-    chosen = list(range(call.query.shape[1]) if heads is None else heads)
-    which = torch.tensor(
-        range(call.query.shape[2]) if rows is None else rows, dtype=torch.int64, device="cpu"
+    # A length that a compiler leaves open must not become a list.
+    which = (
+        torch.arange(call.query.shape[2], device="cpu")
+        if rows is None
+        else torch.tensor(rows, dtype=torch.int64, device="cpu")
     )
+    if rows is None and heads is None and call.group == 1:
+        return call, call.allowed(), which
+    chosen = list(range(call.query.shape[1]) if heads is None else heads)
     part = call._replace(
         query=_taken(_taken(call.query, 1, heads), 2, rows),
         key=_taken(call.key, 1, [head // call.group for head in chosen]),

@@ -1,9 +1,13 @@
 """``linear``: every way gives the linear map, and which way is taken."""
 
+from collections.abc import Callable
+from typing import ClassVar
+
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 import headwise as hw
 from headwise.ops.projection import choice, explain_linear, linear
@@ -147,3 +151,65 @@ def test_the_switch_is_an_error_for_other_words(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("HEADWISE_PROJECTIONS", "fast")
     with pytest.raises(hw.BackendRefused, match="HEADWISE_PROJECTIONS: must be one of"):
         linear(*drawn(1))
+
+
+@pytest.mark.parametrize("rows", [1, 4, 67])
+def test_biases_of_any_form_are_what_torch_makes_of_them(rows: int) -> None:
+    """oneDNN read a bias with gaps as if it had none."""
+    x, weight, bias = drawn(rows)
+    gaps = torch.stack([bias, torch.full_like(bias, torch.nan)], 1)[:, 0]
+    assert_within_budget(
+        linear(x, weight, gaps),
+        exact=functional.linear(x.double(), weight.double(), bias.double()),
+        plain=functional.linear(x, weight, bias),
+        label="gaps",
+    )
+    for other in (bias[:1].expand(WIDE[0]), torch.tensor(3.0), bias[:1], bias[None]):
+        wanted = functional.linear(x, weight, other)
+        torch.testing.assert_close(linear(x, weight, other), wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [1, 67])
+def test_signs_that_torch_applies_later(rows: int) -> None:
+    x, weight, bias = drawn(rows)
+    for tensors in (
+        (torch._neg_view(x), weight, bias),
+        (x, torch._neg_view(weight), bias),
+        (x, weight, torch._neg_view(bias)),
+    ):
+        assert_same_bits(linear(*tensors), functional.linear(*tensors))
+
+
+@pytest.mark.parametrize("rows", [1, 67])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_a_broken_token_looks_broken(activation: str, rows: int) -> None:
+    """oneDNN's relu gives 0 for NaN."""
+    x, weight, bias = drawn(rows)
+    x[0, 3] = torch.nan
+    found = linear(x, weight, bias, activation)
+    assert found[0].isnan().all()
+    assert found[1:].isfinite().all()
+
+
+def test_function_modes_see_torchs_functions() -> None:
+    class Listener(TorchFunctionMode):
+        """Notes what is called."""
+
+        heard: ClassVar[list[object]] = []
+
+        def __torch_function__(
+            self,
+            func: Callable[..., object],
+            types: object,
+            args: tuple[object, ...] = (),
+            kwargs: dict[str, object] | None = None,
+        ) -> object:
+            self.heard.append(func)
+            return func(*args, **(kwargs or {}))
+
+    x, weight, bias = drawn(67)
+    with Listener() as listener:
+        linear(x, weight, bias)
+    assert functional.linear in listener.heard
+    with torch.device("cpu"):
+        assert explain_linear(x, weight, bias).library == "onednn"
