@@ -1,10 +1,13 @@
 """Torch's interface, torch's encoders around it, and extra keys compile whole."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.utils import counters
+from torch.export import Dim
 
 import headwise as hw
 from headwise.nn.from_torch import from_torch
@@ -77,3 +80,74 @@ def test_export() -> None:
     model = swapped(layer).eval()
     exported = torch.export.export(model, (X,)).module()
     torch.testing.assert_close(exported(X), model(X))
+
+
+OTHER_LENGTHS = (7, 9, 4, 12)
+
+
+def _causal(length: int) -> Tensor:
+    return torch.ones(length, length, dtype=torch.bool).triu(1)
+
+
+def _graphs_for_lengths(run: Callable[[int], tuple[object, object]]) -> int:
+    """Return how many graphs serve all lengths; ``run`` gives what is found and wanted for one."""
+    torch._dynamo.reset()
+    counters.clear()
+    for length in (5, *OTHER_LENGTHS):
+        torch.testing.assert_close(*run(length))
+    return int(counters["stats"]["unique_graphs"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("need_weights", [True, False])
+@pytest.mark.parametrize("mask", ["none", "pairs", "padding"])
+def test_lengths_vary_without_new_graphs(mask: str, need_weights: bool) -> None:
+    layer = TorchMultiheadAttention(8, 2, batch_first=True).eval()
+    compiled = torch.compile(layer, fullgraph=True, backend="eager")
+
+    def run(length: int) -> tuple[object, object]:
+        x, masks = torch.randn(2, length, 8), {}
+        if mask == "pairs":
+            masks = {"attn_mask": _causal(length)}
+        elif mask == "padding":
+            masks = {"key_padding_mask": torch.arange(length) >= torch.tensor([[length], [2]])}
+        rest = {"need_weights": need_weights, **masks}
+        return compiled(x, x, x, **rest), layer(x, x, x, **rest)
+
+    assert _graphs_for_lengths(run) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pattern", [None, hw.Causal()], ids=str)
+def test_lengths_of_weights_vary(pattern: hw.patterns.Pattern | None) -> None:
+    compiled = torch.compile(hw.attention_weights, fullgraph=True, backend="eager")
+
+    def run(length: int) -> tuple[object, object]:
+        query, key = torch.randn(2, 4, length, 8), torch.randn(2, 2, length, 8)
+        return compiled(query, key, pattern), hw.attention_weights(query, key, pattern)
+
+    assert _graphs_for_lengths(run) == 2
+
+
+class WithWeights(nn.Module):
+    """A call that exports."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = TorchMultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor | None]:
+        found: tuple[Tensor, Tensor | None] = self.layer(x, x, x, attn_mask=mask)
+        return found
+
+
+@pytest.mark.slow
+def test_export_with_open_sizes() -> None:
+    model = WithWeights().eval()
+    length, batch = Dim("length", min=2, max=64), Dim("batch", min=2, max=64)
+    given = (torch.randn(2, 5, 8), _causal(5))
+    open_sizes = ({0: batch, 1: length}, {0: length, 1: length})
+    exported = torch.export.export(model, given, dynamic_shapes=open_sizes).module()
+    for other in OTHER_LENGTHS:
+        inputs = (torch.randn(3, other, 8), _causal(other))
+        torch.testing.assert_close(exported(*inputs), model(*inputs))

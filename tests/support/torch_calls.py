@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import headwise as hw
+from headwise.nn.torch_attention import TorchMultiheadAttention
 from tests.support.budget import assert_within_budget, largest_error
 from tests.support.torch_layers import Variant
 
@@ -35,14 +36,14 @@ def torch_call(layer: nn.MultiheadAttention, variant: Variant, **settings: Any) 
     Inputs that are one tensor stay one.
     """
     leaves, run = _prepared(layer, variant)
-    return _collected(layer, leaves, *run(**settings))
+    return _collected(layer, variant, leaves, *run(**settings))
 
 
 def parted_call(layer: nn.MultiheadAttention, variant: Variant, **settings: Any) -> Found:
     """Do what ``torch_call`` does, with output and weights from one call each."""
     leaves, run = _prepared(layer, variant)
     output, _ = run(need_weights=False)
-    return _collected(layer, leaves, output, run(**settings)[1])
+    return _collected(layer, variant, leaves, output, run(**settings)[1])
 
 
 def _prepared(
@@ -55,9 +56,11 @@ def _prepared(
     given = {number: laid(layer, x) for number, x in leaves.items()}
 
     def run(**settings: Any) -> tuple[Tensor, Tensor | None]:
+        masks = variant.masks(dtype, opened=not isinstance(layer, TorchMultiheadAttention))
+        torch.manual_seed(variant.seed)
         with _allowing_mixed_masks():
             found: tuple[Tensor, Tensor | None] = layer(
-                *(given[id(x)] for x in drawn), **variant.masks(dtype), **settings
+                *(given[id(x)] for x in drawn), **masks, **settings
             )
         return found
 
@@ -70,7 +73,7 @@ def turned_call(layer: nn.MultiheadAttention, variant: Variant, **settings: Any)
     The answer is the same; every sum is taken in another order.
     """
     dtype = layer.out_proj.weight.dtype
-    drawn, masks = variant.inputs(), variant.masks(dtype)
+    drawn, masks = variant.inputs(), variant.masks(dtype, opened=True)
     leaves = {id(x): x.detach().to(dtype).requires_grad_() for x in drawn}
     given = {number: laid(layer, _turned(x)) for number, x in leaves.items()}
     for name, mask in masks.items():
@@ -90,7 +93,7 @@ def turned_call(layer: nn.MultiheadAttention, variant: Variant, **settings: Any)
         weights = torch.cat([_turned(part) for part in weights.split(keys, -1)], -1)
         if keys[1] == 2:
             weights = torch.cat([weights[..., :-2], weights[..., -2:].flip(-1)], -1)
-    return _collected(layer, leaves, _turned(output), weights)
+    return _collected(layer, variant, leaves, _turned(output), weights)
 
 
 def _turned(t: Tensor) -> Tensor:
@@ -98,11 +101,22 @@ def _turned(t: Tensor) -> Tensor:
 
 
 def _collected(
-    layer: nn.MultiheadAttention, leaves: dict[int, Tensor], output: Tensor, weights: Tensor | None
+    layer: nn.MultiheadAttention,
+    variant: Variant,
+    leaves: dict[int, Tensor],
+    output: Tensor,
+    weights: Tensor | None,
 ) -> Found:
     outputs = {"output": laid(layer, output)}
     if weights is not None:
         outputs["weights"] = weights
+    if variant.blind and not isinstance(layer, TorchMultiheadAttention):
+        # Torch gives NaN to the first query; what it has to get is put there.
+        first = torch.arange(variant.q_len).unsqueeze(1) == 0
+        empty = layer.out_proj.bias if variant.bias else output.new_zeros(variant.width)
+        outputs["output"] = torch.where(first, empty, outputs["output"])
+        if weights is not None:
+            outputs["weights"] = weights.masked_fill(first, 0.0)
     named = {f"input {number}": x for number, x in enumerate(leaves.values())}
     return derived(outputs, named | dict(layer.named_parameters()))
 
@@ -118,7 +132,7 @@ def _allowing_mixed_masks() -> Iterator[None]:
 def our_call(layer: hw.MultiHeadAttention, variant: Variant) -> Found:
     """Return what our layer gives for the call, forwards and backwards, under torch's names."""
     drawn = variant.inputs()
-    leaves = {id(x): x.detach().requires_grad_() for x in drawn}
+    leaves = {id(x): x.detach().to(variant.dtype).requires_grad_() for x in drawn}
     lead = () if variant.batch else (None,)
     output = layer(*(leaves[id(x)][lead] for x in drawn), **_our_masks(variant))
     named = {f"input {number}": x for number, x in enumerate(leaves.values())}
@@ -146,7 +160,7 @@ def our_call(layer: hw.MultiHeadAttention, variant: Variant) -> Found:
 
 def _our_masks(variant: Variant) -> dict[str, Tensor]:
     """Return the masks of a call as our layer takes them."""
-    masks, found = variant.masks(torch.float32), {}
+    masks, found = variant.masks(variant.dtype), {}
     bias: Tensor | None = None
     for name, mask in masks.items():
         if name == "key_padding_mask":

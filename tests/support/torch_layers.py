@@ -31,7 +31,15 @@ class Variant:
     padding: str
     pairs: str
     per_head: bool
+    shut: bool
+    dtype: torch.dtype
+    dropout: float
     seed: int
+
+    @property
+    def blind(self) -> bool:
+        """Whether the first query sees nothing at all."""
+        return self.shut and self.pairs != "none" and not (self.add_bias_kv or self.add_zero_attn)
 
     @property
     def width(self) -> int:
@@ -50,11 +58,12 @@ class Variant:
             kdim=self.kdim,
             vdim=self.vdim,
             batch_first=self.batch_first,
+            dropout=self.dropout,
         )
         with torch.no_grad():
             for parameter in made.parameters():
                 parameter.copy_(torch.randn_like(parameter) * parameter.shape[-1] ** -0.5)
-        return made
+        return made.to(self.dtype)
 
     def inputs(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return query, key and value, batch first; some may be one tensor."""
@@ -72,8 +81,12 @@ class Variant:
         value = key if self.alike in ("self", "key and value") else None
         return query, key, draw(self.kv_len, self.vdim or width) if value is None else value
 
-    def masks(self, dtype: torch.dtype) -> dict[str, Tensor]:
-        """Return the masks of the call, none of which closes the first key."""
+    def masks(self, dtype: torch.dtype, *, opened: bool = False) -> dict[str, Tensor]:
+        """Return the masks of the call.
+
+        The first key is never closed, unless the first query sees no key at all; ``opened`` lets a
+        blind one see every key.
+        """
         source = torch.Generator().manual_seed(self.seed + 2)
         found = {}
         keys, copies = (self.kv_len,), max(self.batch, 1) * self.heads
@@ -85,6 +98,8 @@ class Variant:
             drawn = torch.randn(shape, generator=source)
             closed = drawn > 0.5
             closed[..., 0] = False
+            if self.shut and name == "attn_mask":
+                closed[..., 0, :] = not (self.blind and opened)
             if kind == "bool":
                 found[name] = closed
             elif kind == "numbers":
@@ -129,6 +144,9 @@ def variants(draw: st.DrawFn) -> Variant:
         padding=draw(kinds),
         pairs=draw(kinds),
         per_head=draw(flag),
+        shut=draw(flag),
+        dtype=draw(st.sampled_from([torch.float32, torch.float32, torch.bfloat16, torch.float16])),
+        dropout=draw(st.sampled_from([0.0, 0.0, 0.4])),
         seed=draw(st.integers(0, 1000)),
     )
 

@@ -112,15 +112,4 @@ def _attention(call: AttentionCall, mechanism: Mechanism | None) -> Plan | Cost:
             head_dim=call.query.shape[-1],
             value_dim=call.value.shape[-1],
         )
-    return explain(
-        call.query,
-        call.key,
-        call.value,
-        call.allowed,
-        bias=call.bias,
-        softcap=call.softcap,
-        sinks=call.sinks,
-        dropout_p=call.dropout_p,
-        q_offset=call.q_offset,
-        kv_offset=call.kv_offset,
-    )
+    return explain(call.query, call.key, call.value, call.allowed, **call.keywords())

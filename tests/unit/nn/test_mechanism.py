@@ -1,5 +1,8 @@
 """Another mechanism in the layer: what it is asked, and what is refused."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -7,6 +10,8 @@ from torch import Tensor, nn
 import headwise as hw
 from headwise.nn import AttentionCall, Cost, Mechanism, Step
 from tests.support.budget import assert_same_bits, largest_error
+
+X = torch.randn(2, 4, 16, generator=torch.Generator().manual_seed(1))
 
 
 class Mean(nn.Module):
@@ -43,16 +48,41 @@ class Running:
     """A mechanism that is no module, and carries a state."""
 
     def forward(self, call: AttentionCall, state: object = None) -> Step:
-        return Step(call.value, (state or 0))
+        return Step(torch.zeros_like(call.query), (state or 0))
 
     def state(self, call: AttentionCall) -> object:
+        assert call.query.ndim == 4
         return 0
 
     def cost(self, q_len: int, kv_len: int, **sizes: int) -> Cost:
         return Cost(0, 0, "O(q_len)")
 
     def reference(self, call: AttentionCall) -> Tensor:
-        return call.value
+        return torch.zeros_like(call.query)
+
+
+class Says(Mean):
+    """Returns what it was made with, whatever that is."""
+
+    def __init__(self, answer: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.answer = answer
+
+    def forward(self, call: AttentionCall, state: object = None) -> Any:
+        return self.answer(self.reference(call))
+
+
+class Meant(Running):
+    """Something that can be called, and means another thing by it."""
+
+    def __call__(self, call: AttentionCall) -> Step:
+        raise AssertionError("this is no forward")
+
+
+class NoForward(nn.Module):
+    """A module with all methods but the one that counts."""
+
+    state, cost, reference = Mean.state, Mean.cost, Mean.reference
 
 
 def test_it_is_a_part_of_the_layer() -> None:
@@ -110,8 +140,9 @@ def test_a_state_and_a_cache_are_refused() -> None:
     layer = hw.MultiHeadAttention(24, 4, mechanism=Running())
     assert layer(torch.randn(1, 3, 24)).shape == (1, 3, 24)
     cache = hw.KVCache()
-    with pytest.raises(hw.CacheError, match=r"this mechanism carries a state: <.*Running"):
-        layer(torch.randn(1, 3, 24), cache=cache)
+    for given in (torch.randn(1, 3, 24), torch.randn(3, 24)):
+        with pytest.raises(hw.CacheError, match=r"this mechanism carries a state: <.*Running"):
+            layer(given, cache=cache)
     assert cache.length() == 0
 
 
@@ -124,6 +155,7 @@ def test_a_state_and_a_cache_are_refused() -> None:
         ("magic", r"pass an object that follows headwise\.nn\.Mechanism"),
         (lambda call: call, "it has no forward, state, cost, reference"),
         (nn.Identity(), "it has no state, cost, reference"),
+        (NoForward(), "it has no forward\n"),
         (Mean, "it is a class, not an object"),
         (3, "it has no forward"),
     ],
@@ -137,3 +169,91 @@ def test_explain_says_what_it_takes() -> None:
     plan = hw.MultiHeadAttention(24, 4, mechanism=Mean()).explain(torch.randn(2, 5, 24))
     assert plan.attention == Cost(4 * 5 * 5 * 6, 4 * 5 * 6, "O(q_len kv_len)")
     assert str(plan).startswith("mechanism   O(q_len kv_len); 600 FLOP, 120 B a sample\n")
+
+
+@pytest.mark.parametrize("module", [True, False])
+def test_one_sample_is_a_batch_of_one_to_it(module: bool) -> None:
+    mechanism = Mean()
+    given: Any = mechanism if module else Plain(mechanism)
+    layer = hw.MultiHeadAttention(16, 4, num_kv_heads=2, mechanism=given)
+    real, bias = torch.tensor([True, True, False, True]), torch.randn(4, 4, 4)
+    one = layer(X[0], kv_mask=real, bias=bias)
+    (call,) = mechanism.asked
+    assert (call.query.shape, call.key.shape, call.value.shape) == (
+        (1, 4, 4, 4),
+        (1, 2, 4, 4),
+        (1, 2, 4, 4),
+    )
+    assert call.kv_mask is not None
+    assert call.kv_mask.shape == (1, 4)
+    assert isinstance(call.bias, Tensor)
+    assert call.bias.shape == (1, 4, 4, 4)
+    assert one.shape == (4, 16)
+    torch.testing.assert_close(layer(X[:1], kv_mask=real[None], bias=bias[None])[0], one)
+
+
+class Plain:
+    """The same mechanism as an object that is no module."""
+
+    def __init__(self, of: Mean) -> None:
+        self.forward, self.state = of.forward, of.state
+        self.cost, self.reference = of.cost, of.reference
+
+
+def test_of_what_is_no_module_forward_is_called() -> None:
+    layer = hw.MultiHeadAttention(16, 4, mechanism=Meant())
+    assert_same_bits(layer(X), layer.W_o.bias.expand_as(X))
+
+
+WRONG: dict[str, tuple[Callable[[Tensor], Any], type[Exception], str]] = {
+    "tensor": (lambda t: t, TypeError, "the mechanism Says must return a headwise.nn.Step, got Te"),
+    "nothing": (lambda _: None, TypeError, "got NoneType"),
+    "tuple": (lambda t: (t, None), TypeError, "got tuple\n  hint: return Step(output, None)"),
+    "no tensor": (lambda _: Step(None, None), TypeError, "got a Step without a tensor"),  # type: ignore[arg-type]
+    "tokens first": (
+        lambda t: Step(t[:, :2].transpose(1, 2), None),
+        hw.ShapeError,
+        "the output of the mechanism Says must be (2, 4, 4, 4)",
+    ),
+    "one sample": (lambda t: Step(t[:1], None), hw.ShapeError, "heads before tokens"),
+    "combined": (lambda t: Step(t.transpose(1, 2).flatten(2), None), hw.ShapeError, "(2, 4, 16)"),
+    "dtype": (lambda t: Step(t.double(), None), hw.DtypeError, ".to(call.query.dtype)"),
+}
+
+
+@pytest.mark.usefixtures("plain_calls")
+@pytest.mark.parametrize(("answer", "kind", "text"), WRONG.values(), ids=WRONG)
+def test_what_it_returns_is_looked_at(
+    answer: Callable[[Tensor], Any], kind: type[Exception], text: str
+) -> None:
+    layer, cache = hw.MultiHeadAttention(16, 4, mechanism=Says(answer)), hw.KVCache()
+    with pytest.raises(kind) as caught:
+        layer(X)
+    assert str(caught.value).startswith("MultiHeadAttention: ")
+    assert text in str(caught.value)
+    with pytest.raises(kind):
+        layer(X, cache=cache)
+    assert cache.length() == 0
+
+
+def test_under_autocast_it_may_return_what_was_computed() -> None:
+    layer = hw.MultiHeadAttention(16, 4, mechanism=Says(lambda t: Step(t.float(), None)))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layer(X).dtype == torch.bfloat16
+
+
+def test_a_call_gives_what_attend_takes() -> None:
+    q = torch.randn(2, 4, 5, 4)
+    call = AttentionCall(
+        q, q, q, hw.Causal(), None, torch.randn(5, 5), 2.0, torch.randn(4), 0.0, 3, 1
+    )
+    assert list(call.keywords()) == [
+        "bias",
+        "softcap",
+        "sinks",
+        "dropout_p",
+        "q_offset",
+        "kv_offset",
+    ]
+    assert all(value is getattr(call, name) for name, value in call.keywords().items())
+    hw.attend(q, q, q, call.allowed, **call.keywords())

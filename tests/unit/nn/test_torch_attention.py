@@ -90,12 +90,13 @@ def test_a_hint_that_holds_changes_nothing_and_one_that_does_not_is_not_believed
         for rest in ({}, {"need_weights": False}):
             hinted = ours(X, X, X, attn_mask=mask, is_causal=True, **rest)
             torch.testing.assert_close(hinted, ours(X, X, X, attn_mask=mask, **rest))
-    cross = torch.ones(5, 7, dtype=torch.bool).triu(1)
-    memory = torch.randn(2, 7, 8)
-    torch.testing.assert_close(
-        ours(X, memory, memory, attn_mask=cross, is_causal=True),
-        ours(X, memory, memory, attn_mask=cross),
-    )
+    for length in (3, 7):
+        cross, memory = torch.ones(5, length, dtype=torch.bool).triu(1), torch.randn(2, length, 8)
+        for rest in ({}, {"need_weights": False}):
+            torch.testing.assert_close(
+                ours(X, memory, memory, attn_mask=cross, is_causal=True, **rest),
+                ours(X, memory, memory, attn_mask=cross, **rest),
+            )
 
 
 def test_empty_sizes() -> None:

@@ -76,14 +76,14 @@ def _swapping(layer: Ours) -> Ours:
 
 
 def _pruned(layer: Ours) -> Ours:
-    prune.l1_unstructured(layer, "in_proj_bias", amount=0.0)
+    prune.l1_unstructured(layer, "in_proj_bias", amount=0.0)  # type: ignore[no-untyped-call]
     return layer.double().float()
 
 
 def _parametrised(layer: Ours) -> Ours:
     assert layer.in_proj_bias is not None
     with torch.no_grad():
-        layer.in_proj_bias /= 2
+        layer.in_proj_bias.div_(2)
     parametrize.register_parametrization(layer, "in_proj_bias", Twice())
     return layer.double().float()
 
@@ -128,7 +128,8 @@ def test_torchs_fused_path_stays_away(journey: Callable[[Ours], Ours], origin: s
     layer = around.self_attn if origin == "torch" else Ours(8, 2, batch_first=True).eval()
     assert isinstance(layer, Ours)
     with torch.no_grad():
-        layer.in_proj_bias += torch.arange(24.0)
+        assert layer.in_proj_bias is not None
+        layer.in_proj_bias.add_(torch.arange(24.0))
         before = layer(X, X, X)[0]
         around.self_attn = journey(layer).eval()
         assert_same_bits(around.self_attn(X, X, X)[0], before)
@@ -155,7 +156,7 @@ def test_the_parameters_are_plain_ones() -> None:
 def test_pruned_layers_are_taken_over() -> None:
     theirs = nn.MultiheadAttention(8, 2, batch_first=True)
     nn.init.normal_(theirs.in_proj_bias)
-    prune.l1_unstructured(theirs, "in_proj_bias", amount=0.5)
+    prune.l1_unstructured(theirs, "in_proj_bias", amount=0.5)  # type: ignore[no-untyped-call]
     wanted = theirs(X, X, X)[0]
     ours = Ours.from_torch(theirs)
     torch.testing.assert_close(ours(X, X, X)[0], wanted)

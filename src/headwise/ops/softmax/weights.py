@@ -41,7 +41,8 @@ def run(call: Call, allowed: Tensor | None) -> Tensor:
     """
     work = torch.promote_types(call.query.dtype, torch.float32)
     with torch.autocast(call.query.device.type, enabled=False):
-        scores = (call.query.to(work) * call.scale) @ call.key.to(work).transpose(-1, -2)
+        scores = call.query.to(work) @ call.key.to(work).transpose(-1, -2)
+        scores = scores.mul_(call.scale)
         if call.softcap is not None:
             scores = scores.div_(call.softcap).tanh().mul(call.softcap)
         if call.bias is not None:
