@@ -120,9 +120,9 @@ void attend(const AttendArgs& a, int threads) {
   if (partials.size() < floats) partials.resize(floats);
   // With a pattern, the live chunks may all lie in one run.
   const Deal deal = a.layout.which == nullptr ? Deal::kInRuns : Deal::kOneByOne;
-  for_each_task(tasks, kernel.chunk_workspace(a), threads, deal, [&](int64_t task, float* room) {
-    kernel.attend_chunk(a, task, partials.data(), room);
-  });
+  const auto take = a.store.is_scaled ? kernel.attend_scaled_chunk : kernel.attend_chunk;
+  for_each_task(tasks, kernel.chunk_workspace(a), threads, deal,
+                [&](int64_t task, float* room) { take(a, task, partials.data(), room); });
   for_each_task(
       rows, kernel.merge_workspace(a), threads, Deal::kInRuns,
       [&](int64_t task, float* room) { kernel.merge_row(a, task, partials.data(), room); });

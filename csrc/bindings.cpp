@@ -33,6 +33,18 @@ void bind_attend(Given query, Given key, Given value, Given output, const Maybe&
   attend(a, threads);
 }
 
+void bind_attend_stored(Given query, Given key, Given value, Given output, const Maybe& lse,
+                        const Maybe& key_scale, const Maybe& value_scale, const Maybe& pages,
+                        int64_t kv_len, const Maybe& bias, const Maybe& slopes, const Maybe& table,
+                        const Maybe& shifts, const Maybe& sinks, float softcap, double dropout_p,
+                        uint64_t seed, const LiveTiles* tiles, float scale, int threads) {
+  const Extras extras{bias, slopes, table, shifts, sinks, softcap, dropout_p, seed, tiles, scale};
+  const AttendArgs a = stored_arguments(query, key, value, output, lse, key_scale, value_scale,
+                                        pages, kv_len, extras);
+  nb::gil_scoped_release unlocked;
+  attend(a, threads);
+}
+
 void bind_attend_backward(Given d_output, const Maybe& d_lse, Given query, Given key, Given value,
                           Given output, const Maybe& lse, Given d_query, Given d_key, Given d_value,
                           const Maybe& d_sinks, const Maybe& bias, const Maybe& slopes,
@@ -173,6 +185,13 @@ NB_MODULE(_kernels, m) {
         nb::arg("table").none(), nb::arg("shifts").none(), nb::arg("sinks").none(),
         nb::arg("softcap"), nb::arg("dropout_p"), nb::arg("seed"), nb::arg("tiles").none(),
         nb::arg("scale"), nb::arg("threads"), "Attend, writing to output and lse.");
+  m.def("attend_stored", &headwise::bind_attend_stored, nb::arg("query"), nb::arg("key"),
+        nb::arg("value"), nb::arg("output"), nb::arg("lse").none(), nb::arg("key_scale").none(),
+        nb::arg("value_scale").none(), nb::arg("pages").none(), nb::arg("kv_len"),
+        nb::arg("bias").none(), nb::arg("slopes").none(), nb::arg("table").none(),
+        nb::arg("shifts").none(), nb::arg("sinks").none(), nb::arg("softcap"), nb::arg("dropout_p"),
+        nb::arg("seed"), nb::arg("tiles").none(), nb::arg("scale"), nb::arg("threads"),
+        "Attend with up to 16 queries to keys and values as a cache holds them.");
   m.def("attend_backward", &headwise::bind_attend_backward, nb::arg("d_output"),
         nb::arg("d_lse").none(), nb::arg("query"), nb::arg("key"), nb::arg("value"),
         nb::arg("output"), nb::arg("lse").none(), nb::arg("d_query"), nb::arg("d_key"),

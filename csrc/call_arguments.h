@@ -126,6 +126,81 @@ inline void add_extras(AttendArgs& a, const Extras& extras) {
   }
 }
 
+// Keys or values as they are stored: 8 bits each, or the dtype of the query.
+inline Tensor4<const void> stored(const BorrowedTensor& tensor, const AttendArgs& a) {
+  if (!a.store.is_scaled) return strided<const void>(tensor, a.dtype);
+  require(tensor.is<int8_t>(4), "scaled keys and values must be 4-D int8 on the CPU");
+  const bool empty = tensor.size(0) == 0 || tensor.size(1) == 0 || tensor.size(2) == 0;
+  require(empty || tensor.size(3) < 2 || tensor.stride(3) == 1, "the innermost stride must be 1");
+  return {tensor.data<void>(), tensor.stride(0), tensor.stride(1), tensor.stride(2)};
+}
+
+inline Tensor4<const void> scales(const BorrowedTensor& tensor, const BorrowedTensor& of) {
+  require(tensor.is<float>(3) && has_sizes(tensor, {of.size(0), of.size(1), of.size(2)}),
+          "scales must be float32, one for each row of keys and of values");
+  return {tensor.data<void>(), tensor.stride(0), tensor.stride(1), tensor.stride(2)};
+}
+
+// Few queries over keys and values as a cache holds them.
+inline AttendArgs stored_arguments(const BorrowedTensor& query, const BorrowedTensor& key,
+                                   const BorrowedTensor& value, const BorrowedTensor& output,
+                                   const Maybe& lse, const Maybe& key_scale,
+                                   const Maybe& value_scale, const Maybe& pages, int64_t kv_len,
+                                   const Extras& extras) {
+  AttendArgs a;
+  require(query.find_dtype(a.dtype), "query must be float32, bfloat16 or float16 on the CPU");
+  a.query = strided<const void>(query, a.dtype);
+  a.output = written(output, a.dtype);
+  a.batches = query.size(0);
+  a.q_heads = query.size(1);
+  a.q_len = query.size(2);
+  a.head_dim = query.size(3);
+  require(key_scale.has_value() == value_scale.has_value(),
+          "keys and values must both have scales, or none");
+  a.store.is_scaled = key_scale.has_value();
+  a.key = stored(key, a);
+  a.value = stored(value, a);
+  if (key_scale && value_scale) {
+    a.store.key_scale = scales(*key_scale, key);
+    a.store.value_scale = scales(*value_scale, value);
+  }
+  a.kv_heads = key.size(1);
+  a.kv_len = kv_len;
+  a.value_dim = value.size(3);
+  require(a.kv_heads == 0 ? a.q_heads == 0 : a.q_heads % a.kv_heads == 0,
+          "kv_heads must divide q_heads");
+  require(a.q_len <= kFewQueries, "stored keys are read by few queries at a time");
+  require(has_sizes(value, {key.size(0), a.kv_heads, key.size(2)}) && key.size(3) == a.head_dim &&
+              has_sizes(output, {a.batches, a.q_heads, a.q_len, a.value_dim}),
+          "query, key, value and output do not fit together");
+  if (pages) {
+    a.store.page_tokens = key.size(2);
+    require(a.store.page_tokens > 0 && a.store.page_tokens % kKeyTile == 0,
+            "pages must hold a multiple of 128 tokens");
+    const int64_t count = (kv_len + a.store.page_tokens - 1) / a.store.page_tokens;
+    require(pages->is<int32_t>(2) && pages->size(0) == a.batches && pages->size(1) >= count &&
+                (count < 2 || pages->stride(1) == 1),
+            "pages must be (batch, pages) int32, as many as the tokens need");
+    a.store.pages = pages->data<int32_t>();
+    a.store.pages_batch = pages->stride(0);
+    for (int64_t b = 0; b < a.batches; ++b) {
+      for (int64_t p = 0; p < count; ++p) {
+        const int32_t page = a.store.pages[b * a.store.pages_batch + p];
+        require(page >= 0 && page < key.size(0), "there is no such page");
+      }
+    }
+  } else {
+    require(key.size(0) == a.batches && kv_len >= 0 && kv_len <= key.size(2),
+            "keys and values must be of as many samples as the query, and hold kv_len tokens");
+  }
+  if (lse) {
+    a.lse = packed(*lse, {a.batches, a.q_heads, a.q_len, 2},
+                   "lse must be (batch, q_heads, q_len, 2) float32, contiguous");
+  }
+  add_extras(a, extras);
+  return a;
+}
+
 inline AttendArgs call_arguments(const BorrowedTensor& query, const BorrowedTensor& key,
                                  const BorrowedTensor& value, const BorrowedTensor& output,
                                  const Maybe& lse, const Extras& extras) {

@@ -37,7 +37,8 @@ bool runs_here(const std::string& name) {
   if (name == "avx512" || name == "avx512_bf16") {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-           (name == "avx512" || __builtin_cpu_supports("avx512bf16"));
+           (name == "avx512" ||
+            (__builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni")));
   }
 #endif
   return name == "scalar" || name == "neon";

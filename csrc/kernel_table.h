@@ -94,6 +94,19 @@ struct Bias {
   }
 };
 
+// How keys and values are stored where they are not in one tensor of the query's dtype; only few
+// queries read them so.
+struct Store {
+  // Numbers of 8 bits: each row times its scale, at (batch, head, token) with any strides.
+  bool is_scaled = false;
+  Tensor4<const void> key_scale, value_scale;
+  // Which page holds the tokens from so many on; the first axis of keys, values and scales then
+  // counts pages. Null where it counts samples.
+  const int32_t* pages = nullptr;
+  int64_t pages_batch = 0;
+  int64_t page_tokens = 0;  // a multiple of kKeyTile
+};
+
 // Weights are dropped by a generator that counts (Philox), so that they can be dropped again.
 struct Dropout {
   uint32_t threshold = 0;  // weights whose word is below are dropped; 0: none are
@@ -105,6 +118,7 @@ struct AttendArgs {
   Dtype dtype = Dtype::kFloat32;  // of query, key, value and output
   Tensor4<const void> query, key, value;
   Tensor4<void> output;
+  Store store;
   // (batch, q_heads, q_len, 2) contiguous, or null: the log-sum-exp in two parts, the highest score
   // and the rest. The backward takes exp(score - lse) for a weight, and their sum would leave no
   // digits of it where scores are large. The highest score is -infinity for a row that sees
@@ -203,6 +217,8 @@ struct Functions {
   int64_t (*chunk_workspace)(const AttendArgs&) noexcept;
   int64_t (*partial_size)(const AttendArgs&) noexcept;
   void (*attend_chunk)(const AttendArgs&, int64_t task, float* partials, float* workspace) noexcept;
+  void (*attend_scaled_chunk)(const AttendArgs&, int64_t task, float* partials,
+                              float* workspace) noexcept;
   int64_t (*merge_workspace)(const AttendArgs&) noexcept;
   void (*merge_row)(const AttendArgs&, int64_t task, const float* partials,
                     float* workspace) noexcept;

@@ -1,120 +1,41 @@
 // Few queries against many keys (decoding): every chunk of keys is read once for all query heads
 // that share it, chunks are cut by length alone, and their results are merged in order.
 
+#include "kernels/byte_scores.h"
+#include "kernels/byte_values.h"
+#include "kernels/few_scores.h"
 #include "kernels/key_chunk.h"
 
 namespace {
 
-constexpr int64_t kRowBlock = Vec::few_rows;
-constexpr int64_t kThree = kRowBlock < 3 ? kRowBlock : 3;
-constexpr int64_t kRegs = 4;  // registers of keys, or of value columns, beside the queries
-
-// Keys and values are asked for so many ahead: where several queries share a key, the processor's
-// own prefetcher falls behind by half. They pass by the outer caches (the 0 of the hint), where
-// they would drive out what is needed between calls. All of it was found by measurement; addresses
-// past the end are harmless.
-template <class T>
-constexpr int64_t kAhead = sizeof(T) == 4 ? 16 : 64;
-constexpr int64_t kLine = 64;  // bytes that are asked for at a time
-
-template <class T>
-HEADWISE_INLINE void ask_for(const T* at, int64_t register_number) noexcept {
-  if (register_number * Vec::width * static_cast<int64_t>(sizeof(T)) % kLine != 0) return;
-  __builtin_prefetch(at + register_number * Vec::width, 0, 0);
+// Whether integers are multiplied: for queries of bfloat16, where keys have 8 bits.
+template <class Queries, class Numbers>
+constexpr bool by_bytes() noexcept {
+#ifdef HEADWISE_HAS_BYTES
+  return Numbers::is_scaled && __is_same(typename Queries::Element, BFloat16);
+#else
+  return false;
+#endif
 }
 
-// kQueries queries x kRegs registers, of keys or of value columns.
-template <int64_t kQueries>
-struct Sums {
-  Vec::Reg of[kQueries][kRegs];
-
-  HEADWISE_INLINE void clear() noexcept {
-#pragma GCC unroll 4
-    for (int64_t r = 0; r < kQueries; ++r) {
-#pragma GCC unroll 4
-      for (int64_t v = 0; v < kRegs; ++v) of[r][v] = Vec::set(0.0F);
-    }
+template <class Queries, class Numbers, int64_t kQueries>
+void score_block(const Chunk& chunk, const Piece& piece, int64_t row) noexcept {
+#ifdef HEADWISE_HAS_BYTES
+  if constexpr (by_bytes<Queries, Numbers>()) {
+    score_bytes<kQueries>(chunk, piece, row);
+    return;
   }
-  HEADWISE_INLINE void add(const Sums& other) noexcept {
-#pragma GCC unroll 4
-    for (int64_t r = 0; r < kQueries; ++r) {
-#pragma GCC unroll 4
-      for (int64_t v = 0; v < kRegs; ++v) of[r][v] = Vec::add(of[r][v], other.of[r][v]);
-    }
-  }
-};
-
-constexpr int64_t kChainSteps = 16;  // so many products of a lane are summed and then added
-
-// ---- scores -----------------------------------------------------------------------------------
-
-// Adds the products of queries and keys from `d` on, `left` of them; the lanes run along head_dim.
-template <class Numbers, int64_t kQueries>
-HEADWISE_INLINE void add_products(Sums<kQueries>& sums, const float* const* queries,
-                                  const typename Numbers::Element* const* keys, int64_t d,
-                                  int64_t left) noexcept {
-  Vec::Reg key[kRegs];
-#pragma GCC unroll 4
-  for (int64_t k = 0; k < kRegs; ++k) key[k] = Numbers::load(keys[k] + d, 0, left);
-#pragma GCC unroll 4
-  for (int64_t r = 0; r < kQueries; ++r) {
-    const Vec::Reg query = Vec::load(queries[r] + d / Numbers::per_word);
-#pragma GCC unroll 4
-    for (int64_t k = 0; k < kRegs; ++k) {
-      sums.of[r][k] = Numbers::multiply_add(query, key[k], sums.of[r][k]);
-    }
-  }
+#endif
+  score_rows<Numbers, kQueries>(chunk, piece, row);
 }
 
-template <class Numbers, int64_t kQueries>
-void score_rows(const Chunk& chunk, const Piece& piece, int64_t row) noexcept {
-  using T = typename Numbers::Element;
-  constexpr int64_t kStep = Vec::width * Numbers::per_word;
-  const AttendArgs& a = *chunk.args;
-  const float* queries[kQueries];
-  for (int64_t r = 0; r < kQueries; ++r) {
-    queries[r] = chunk.queries + (row + r) * whole_registers(a.head_dim);
-  }
-  const int64_t rest = a.head_dim % kStep;
-  const int64_t whole = a.head_dim - rest;
-  const int64_t stride = a.key.row;
-  const T* key = a.key.at<const T>(chunk.batch, chunk.kv_head, chunk.first + piece.from);
-  float* scores = chunk.scores + row * kChunk;
-  for (int64_t j = piece.from; j < piece.to; j += kRegs, key += kRegs * stride) {
-    const int64_t left = piece.to - j;
-    const T* keys[kRegs] = {key, left > 1 ? key + stride : key, left > 2 ? key + 2 * stride : key,
-                            left > 3 ? key + 3 * stride : key};
-    Sums<kQueries> total;
-    total.clear();
-    for (int64_t first = 0; first < whole; first += kChainSteps * kStep) {
-      Sums<kQueries> sums;
-      sums.clear();
-      for (int64_t d = first; d < smaller(first + kChainSteps * kStep, whole); d += kStep) {
-        for (int64_t k = 0; k < kRegs; ++k) {
-          __builtin_prefetch(key + (kAhead<T> + k) * stride + d, 0, 0);
-        }
-        add_products<Numbers>(sums, queries, keys, d, kStep);
-      }
-      total.add(sums);
-    }
-    if (rest > 0) add_products<Numbers>(total, queries, keys, whole, rest);
-#pragma GCC unroll 4
-    for (int64_t r = 0; r < kQueries; ++r) {
-      float four[kRegs];
-      Vec::four_sums(total.of[r], four);
-      for (int64_t k = 0; k < kRegs && k < left; ++k)
-        scores[r * kChunk + j + k] = four[k] * a.scale;
-    }
-  }
-}
-
-template <class Numbers>
+template <class Queries, class Numbers>
 void score(const Chunk& chunk, const Piece& piece, int64_t row, int64_t rows) noexcept {
   switch (rows) {
-    case 1: score_rows<Numbers, 1>(chunk, piece, row); break;
-    case 2: score_rows<Numbers, 2>(chunk, piece, row); break;
-    case 3: score_rows<Numbers, kThree>(chunk, piece, row); break;
-    default: score_rows<Numbers, kRowBlock>(chunk, piece, row); break;
+    case 1: score_block<Queries, Numbers, 1>(chunk, piece, row); break;
+    case 2: score_block<Queries, Numbers, 2>(chunk, piece, row); break;
+    case 3: score_block<Queries, Numbers, kThree>(chunk, piece, row); break;
+    default: score_block<Queries, Numbers, kRowBlock>(chunk, piece, row); break;
   }
 }
 
@@ -150,7 +71,7 @@ HEADWISE_INLINE void add_values(Sums<kQueries>& sums, const Chunk& chunk, int64_
   const AttendArgs& a = *chunk.args;
   const int64_t stride = a.value.row;
   const float* weights = chunk.scores + row * kChunk;
-  const T* value = a.value.at<const T>(chunk.batch, chunk.kv_head, chunk.first + from) + column;
+  const T* value = stored_at<T>(chunk, a.value, from) + column;
   for (int64_t j = from; j < to; ++j, value += stride) {
     Vec::Reg number[kRegs];
 #pragma GCC unroll 4
@@ -205,16 +126,28 @@ void mix_rows(const Chunk& chunk, const Piece* pieces, int64_t count, int64_t ro
   }
 }
 
-template <class T>
+template <int64_t kQueries, class Queries, class Numbers>
+void mix_block(const Chunk& chunk, const Piece* pieces, int64_t count, int64_t row,
+               float* const* output) noexcept {
+#ifdef HEADWISE_HAS_BYTES
+  if constexpr (by_bytes<Queries, Numbers>()) {
+    for (int64_t p = 0; p < count; ++p) mix_bytes<kQueries>(chunk, pieces[p], row, output);
+    return;
+  }
+#endif
+  for (int64_t c = 0; c < chunk.args->value_dim; c += kRegs * Vec::width) {
+    mix_rows<typename Numbers::Element, kQueries>(chunk, pieces, count, row, c, output);
+  }
+}
+
+template <class Queries, class Numbers>
 void mix(const Chunk& chunk, const Piece* pieces, int64_t count, int64_t row, int64_t rows,
          float* const* output) noexcept {
-  for (int64_t c = 0; c < chunk.args->value_dim; c += kRegs * Vec::width) {
-    switch (rows) {
-      case 1: mix_rows<T, 1>(chunk, pieces, count, row, c, output); break;
-      case 2: mix_rows<T, 2>(chunk, pieces, count, row, c, output); break;
-      case 3: mix_rows<T, kThree>(chunk, pieces, count, row, c, output); break;
-      default: mix_rows<T, kRowBlock>(chunk, pieces, count, row, c, output); break;
-    }
+  switch (rows) {
+    case 1: mix_block<1, Queries, Numbers>(chunk, pieces, count, row, output); break;
+    case 2: mix_block<2, Queries, Numbers>(chunk, pieces, count, row, output); break;
+    case 3: mix_block<kThree, Queries, Numbers>(chunk, pieces, count, row, output); break;
+    default: mix_block<kRowBlock, Queries, Numbers>(chunk, pieces, count, row, output); break;
   }
 }
 
@@ -233,7 +166,7 @@ void mix_open_keys(const Chunk& chunk, const Piece* pieces, int64_t count, int64
         Vec::Reg sum = Vec::set(0.0F);
         for (int64_t j = from; j < smaller(from + kSummed, pieces[p].to); ++j) {
           if (is_closed(chunk, pieces[p], row, j)) continue;
-          const T* value = a.value.at<const T>(chunk.batch, chunk.kv_head, chunk.first + j) + c;
+          const T* value = stored_at<T>(chunk, a.value, j) + c;
           sum = Vec::fma(Vec::set(weights[j]), Vec::load_partial(value, columns), sum);
         }
         whole = Vec::add(whole, sum);
@@ -248,7 +181,7 @@ void mix_open_keys(const Chunk& chunk, const Piece* pieces, int64_t count, int64
 // A partial result: the highest score, the sum of the weights, the weighted sum of the values.
 int64_t partial_stride(const AttendArgs& a) noexcept { return a.value_dim + 2; }
 
-template <class Numbers>
+template <class Queries, class Numbers>
 void take_rows(const Chunk& chunk, const Piece* pieces, int64_t count, int64_t row, int64_t rows,
                float* partials) noexcept {
   using T = typename Numbers::Element;
@@ -256,7 +189,7 @@ void take_rows(const Chunk& chunk, const Piece* pieces, int64_t count, int64_t r
   float* output[kRowBlock];
   const int64_t last = count == 0 ? 0 : pieces[count - 1].to;
   const int64_t keys = (last + Vec::width - 1) / Vec::width * Vec::width;
-  for (int64_t p = 0; p < count; ++p) score<Numbers>(chunk, pieces[p], row, rows);
+  for (int64_t p = 0; p < count; ++p) score<Queries, Numbers>(chunk, pieces[p], row, rows);
   for (int64_t r = 0; r < rows; ++r) {
     float* scores = chunk.scores + (row + r) * kChunk;
     int64_t done = 0;
@@ -269,10 +202,13 @@ void take_rows(const Chunk& chunk, const Piece* pieces, int64_t count, int64_t r
     float* partial = partials + (row + r) * partial_stride(a);
     soften(scores, keys, partial, partial + 1);
     if (a.dropout.threshold > 0) drop_row(chunk, row + r, keys);
+    for (int64_t p = 0; Numbers::is_scaled && p < count; ++p) {
+      scale_piece(chunk, pieces[p], scores, a.store.value_scale, 1.0F);
+    }
     output[r] = partial + 2;
     for (int64_t c = 0; c < a.value_dim; ++c) output[r][c] = 0.0F;
   }
-  mix<T>(chunk, pieces, count, row, rows, output);
+  mix<Queries, Numbers>(chunk, pieces, count, row, rows, output);
   for (int64_t r = 0; r < rows; ++r) {
     if (!all_finite(output[r], 0, 1, a.value_dim)) {
       mix_open_keys<T>(chunk, pieces, count, row + r, output[r]);
@@ -280,24 +216,40 @@ void take_rows(const Chunk& chunk, const Piece* pieces, int64_t count, int64_t r
   }
 }
 
+int64_t query_room(const AttendArgs& a) noexcept {
+  const int64_t words = whole_registers(a.head_dim);
+  const int64_t bytes = a.store.is_scaled ? byte_query_room(a.head_dim) : 0;
+  return words > bytes ? words : bytes;
+}
+
 int64_t chunk_workspace(const AttendArgs& a) noexcept {
-  return a.group() * a.q_len * (kChunk + whole_registers(a.head_dim));
+  return a.group() * a.q_len * (kChunk + query_room(a));
 }
 
 int64_t partial_size(const AttendArgs& a) noexcept {
   return a.group() * a.q_len * partial_stride(a);
 }
 
-template <class Numbers>
+// `Queries` says how queries become words, `Numbers` how keys do.
+template <class Queries, class Numbers>
 void attend_chunk(const AttendArgs& a, int64_t task, float* partials, float* workspace) noexcept {
-  using T = typename Numbers::Element;
+  using T = typename Queries::Element;
   const int64_t number = task % a.chunks();
   const int64_t kv_head = task / a.chunks() % a.kv_heads;
-  Chunk chunk{&a, task / a.chunks() / a.kv_heads, kv_head, number * kChunk, workspace, nullptr};
-  chunk.scores = workspace + chunk.rows() * whole_registers(a.head_dim);
+  Chunk chunk{
+      &a,     task / a.chunks() / a.kv_heads, kv_head, number * kChunk, query_room(a), workspace,
+      nullptr};
+  chunk.scores = workspace + chunk.rows() * chunk.query_room;
   for (int64_t row = 0; row < chunk.rows(); ++row) {
     const T* query = a.query.at<const T>(chunk.batch, chunk.head(row), chunk.query(row));
-    copy_words<Numbers>(query, 0, 1, a.head_dim, chunk.queries + row * whole_registers(a.head_dim));
+    float* room = chunk.queries + row * chunk.query_room;
+#ifdef HEADWISE_HAS_BYTES
+    if constexpr (by_bytes<Queries, Numbers>()) {
+      split_query(query, a.head_dim, room);
+      continue;
+    }
+#endif
+    copy_words<Queries>(query, 0, 1, a.head_dim, room);
   }
   float* mine = partials + task * partial_size(a);
   Piece pieces[kChunkTiles];
@@ -307,7 +259,8 @@ void attend_chunk(const AttendArgs& a, int64_t task, float* partials, float* wor
   for (int64_t start = 0; start < chunk.rows(); start += share) {
     const int64_t count = live_pieces(chunk, chunk.head(start), pieces);
     for (int64_t row = start; row < start + share; row += kRowBlock) {
-      take_rows<Numbers>(chunk, pieces, count, row, smaller(start + share - row, kRowBlock), mine);
+      take_rows<Queries, Numbers>(chunk, pieces, count, row,
+                                  smaller(start + share - row, kRowBlock), mine);
     }
   }
 }
@@ -363,7 +316,8 @@ template <class Numbers>
 void fill(headwise::Functions& functions) noexcept {
   functions.chunk_workspace = chunk_workspace;
   functions.partial_size = partial_size;
-  functions.attend_chunk = attend_chunk<Numbers>;
+  functions.attend_chunk = attend_chunk<Numbers, Numbers>;
+  functions.attend_scaled_chunk = attend_chunk<Widened<typename Numbers::Element>, Widened<int8_t>>;
   functions.merge_workspace = merge_workspace;
   functions.merge_row = merge_row<typename Numbers::Element>;
 }

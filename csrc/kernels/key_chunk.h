@@ -23,7 +23,8 @@ struct Piece {
 struct Chunk {
   const AttendArgs* args;
   int64_t batch, kv_head, first;
-  float* queries;  // rows x head_dim, in whole registers
+  int64_t query_room;
+  float* queries;  // rows x query_room
   float* scores;   // rows x kChunk, weights after the softmax
 
   int64_t rows() const noexcept { return args->group() * args->q_len; }
@@ -31,17 +32,54 @@ struct Chunk {
   int64_t query(int64_t row) const noexcept { return row % args->q_len; }
 };
 
+// Key or value `j` of the chunk, or its scale.
+template <class T>
+HEADWISE_INLINE const T* stored_at(const Chunk& chunk, const headwise::Tensor4<const void>& tensor,
+                                   int64_t j) noexcept {
+  const headwise::Store& store = chunk.args->store;
+  const int64_t token = chunk.first + j;
+  if (store.pages == nullptr) return tensor.at<const T>(chunk.batch, chunk.kv_head, token);
+  const int32_t* pages = store.pages + chunk.batch * store.pages_batch;
+  return tensor.at<const T>(pages[token / store.page_tokens], chunk.kv_head,
+                            token % store.page_tokens);
+}
+
+// Multiplies numbers of a row, one for each key of a piece, by a factor and by the keys' scales.
+void scale_piece(const Chunk& chunk, const Piece& piece, float* numbers,
+                 const headwise::Tensor4<const void>& scales, float factor) noexcept {
+  const float* scale = stored_at<float>(chunk, scales, piece.from);
+  if (scales.row != 1) {
+    for (int64_t j = piece.from; j < piece.to; ++j, scale += scales.row) {
+      numbers[j] *= factor * *scale;
+    }
+    return;
+  }
+  const Vec::Reg all = Vec::set(factor);
+  for (int64_t j = piece.from; j < piece.to; j += Vec::width, scale += Vec::width) {
+    const int64_t left = smaller(piece.to - j, Vec::width);
+    const Vec::Reg scaled = Vec::mul(all, Vec::load_partial(scale, left));
+    Vec::store_partial(numbers + j, Vec::mul(Vec::load(numbers + j), scaled), left);
+  }
+}
+
 // Lists the live pieces of a chunk for one query head; returns how many.
 int64_t live_pieces(const Chunk& chunk, int64_t head, Piece* pieces) noexcept {
   const AttendArgs& a = *chunk.args;
   const int64_t end = smaller(a.kv_len - chunk.first, kChunk);
+  // A piece lies in one page.
+  const int64_t most = a.store.pages == nullptr ? kChunk : kKeyTile;
+  int64_t count = 0;
+  const auto add = [&](int64_t from, int64_t to, const uint64_t* bits) noexcept {
+    for (int64_t at = from; at < to; at += most) {
+      pieces[count++] = {at, smaller(at + most, to), bits, from};
+    }
+  };
   if (a.layout.which == nullptr) {
-    pieces[0] = {0, end, nullptr, 0};
-    return 1;
+    add(0, end, nullptr);
+    return count;
   }
   const int32_t* starts = a.layout.starts_of(chunk.batch, head);
   const int64_t first_tile = chunk.first / kKeyTile;
-  int64_t count = 0;
   for (int32_t e = starts[0]; e < starts[1]; ++e) {
     const int32_t* entry = a.layout.entries + int64_t{e} * 3;
     const int64_t low = entry[0] < first_tile ? first_tile : entry[0];
@@ -49,7 +87,7 @@ int64_t live_pieces(const Chunk& chunk, int64_t head, Piece* pieces) noexcept {
     if (low >= high) continue;
     const int64_t from = (low - first_tile) * kKeyTile;
     const uint64_t* bits = entry[2] < 0 ? nullptr : a.layout.bitmaps + entry[2] * kKeyTile;
-    pieces[count++] = {from, smaller((high - first_tile) * kKeyTile, end), bits, from};
+    add(from, smaller((high - first_tile) * kKeyTile, end), bits);
   }
   return count;
 }

@@ -31,6 +31,7 @@ struct Widened {
   using Element = T;
   static constexpr int64_t per_word = 1;
   static constexpr bool is_direct = sizeof(T) == sizeof(float);
+  static constexpr bool is_scaled = sizeof(T) == 1;  // every row times a scale of its own
 
   static Vec::Reg multiply_add(Vec::Reg a, Vec::Reg b, Vec::Reg sum) noexcept {
     return Vec::fma(a, b, sum);
@@ -63,6 +64,7 @@ struct Paired {
   using Element = BFloat16;
   static constexpr int64_t per_word = 2;
   static constexpr bool is_direct = false;
+  static constexpr bool is_scaled = false;
 
   static Vec::Reg multiply_add(Vec::Reg a, Vec::Reg b, Vec::Reg sum) noexcept {
     return Vec::dot(a, b, sum);

@@ -34,6 +34,15 @@ struct Vec {
 
   static Reg load(const BFloat16* p) noexcept { return widen_bf16(load16(p)); }
   static Reg load(const Float16* p) noexcept { return _mm256_cvtph_ps(load16(p)); }
+  static Reg load(const int8_t* p) noexcept {
+    const __m128i numbers = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(numbers));
+  }
+  static Reg load_partial(const int8_t* p, int64_t n) noexcept {
+    int8_t lanes[width] = {};
+    for (int64_t i = 0; i < n; ++i) lanes[i] = p[i];
+    return load(lanes);
+  }
   static Reg load_partial(const BFloat16* p, int64_t n) noexcept {
     return widen_bf16(load16_partial(p, n));
   }

@@ -10,6 +10,9 @@
 #ifdef __AVX512BF16__
 #define HEADWISE_HAS_PAIRS
 #endif
+#ifdef __AVX512VNNI__
+#define HEADWISE_HAS_BYTES
+#endif
 
 namespace {
 
@@ -38,6 +41,12 @@ struct Vec {
 
   static Reg load(const BFloat16* p) noexcept { return widen_bf16(load16(p)); }
   static Reg load(const Float16* p) noexcept { return _mm512_cvtph_ps(load16(p)); }
+  static Reg load(const int8_t* p) noexcept {
+    return widen_int8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+  static Reg load_partial(const int8_t* p, int64_t n) noexcept {
+    return widen_int8(_mm_maskz_loadu_epi8(first(n), p));
+  }
   static Reg load_partial(const BFloat16* p, int64_t n) noexcept {
     return widen_bf16(_mm256_maskz_loadu_epi16(first(n), p));
   }
@@ -170,9 +179,54 @@ struct Vec {
     }
   }
 
+#ifdef HEADWISE_HAS_BYTES
+  // 64 numbers of 8 bits, `n` of them from memory and 0 behind them.
+  static Int load_bytes(const void* p, int64_t n) noexcept {
+    const auto mask = n < 64 ? (uint64_t{1} << n) - 1 : ~uint64_t{0};
+    return _mm512_maskz_loadu_epi8(mask, p);
+  }
+  // Adds the products of four neighbours to each lane: those of `a` without, of `b` with a sign.
+  static Int dot_bytes(Int a, Int b, Int sum) noexcept { return _mm512_dpbusd_epi32(sum, a, b); }
+  // Two rows of 64 bytes as pairs of 16 bits: 64 columns in four registers, each lane one column
+  // of both rows, in the order that `natural` undoes.
+  static void pair_bytes(Int a, Int b, Int* pairs) noexcept {
+    const Int low = _mm512_unpacklo_epi8(a, b);
+    const Int high = _mm512_unpackhi_epi8(a, b);
+    pairs[0] = _mm512_cvtepi8_epi16(_mm512_castsi512_si256(low));
+    pairs[1] = _mm512_cvtepi8_epi16(_mm512_castsi512_si256(high));
+    pairs[2] = _mm512_cvtepi8_epi16(_mm512_extracti64x4_epi64(low, 1));
+    pairs[3] = _mm512_cvtepi8_epi16(_mm512_extracti64x4_epi64(high, 1));
+  }
+  static void natural(Int* four) noexcept {
+    for (int i = 0; i < 4; i += 2) {
+      const Int low = _mm512_shuffle_i64x2(four[i], four[i + 1], 0x44);
+      four[i + 1] = _mm512_shuffle_i64x2(four[i], four[i + 1], 0xEE);
+      four[i] = low;
+    }
+  }
+  // Adds the products of pairs of 16 bits to each lane.
+  static Int dot_words(Int a, Int b, Int sum) noexcept { return _mm512_dpwssd_epi32(sum, a, b); }
+  // The lowest byte of each lane.
+  static void store_bytes(uint8_t* p, Int a) noexcept {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a));
+  }
+  static void store_int(int32_t* p, Int a) noexcept { _mm512_storeu_si512(p, a); }
+  static Reg to_float(Int a) noexcept { return _mm512_cvtepi32_ps(a); }
+  static Int to_int(Reg a) noexcept { return _mm512_cvtps_epi32(a); }
+  static Int sub_int(Int a, Int b) noexcept { return _mm512_sub_epi32(a, b); }
+  static Int shift_right_int(Int a, uint32_t bits) noexcept { return _mm512_srai_epi32(a, bits); }
+  static Int multiply_int(Int a, int32_t b) noexcept {
+    return _mm512_mullo_epi32(a, _mm512_set1_epi32(b));
+  }
+  static Int shift_left_int(Int a, uint32_t bits) noexcept { return _mm512_slli_epi32(a, bits); }
+#endif
+
  private:
   static __m256i load16(const void* p) noexcept {
     return _mm256_loadu_si256(static_cast<const __m256i*>(p));
+  }
+  static Reg widen_int8(__m128i numbers) noexcept {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(numbers));
   }
   static Reg widen_bf16(__m256i bits) noexcept {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));

@@ -30,6 +30,12 @@ struct Vec {
   static Reg load(const Float16* p) noexcept {
     return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(&p->bits)));
   }
+  static Reg load(const int8_t* p) noexcept {
+    int32_t four;
+    __builtin_memcpy(&four, p, sizeof(four));
+    const int16x8_t wide = vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(four)));
+    return vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide)));
+  }
   template <class T>
   static Reg load_partial(const T* p, int64_t n) noexcept {
     T lanes[4] = {};

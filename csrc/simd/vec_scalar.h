@@ -31,6 +31,7 @@ struct Vec {
     if (size < 0x0400U) return number(sign | bits_of(static_cast<float>(size) * 0x1p-24F));
     return number(sign | ((size << 13U) + (size < 0x7C00U ? 112U << 23U : 224U << 23U)));
   }
+  static Reg load(const int8_t* p) noexcept { return static_cast<float>(*p); }
   template <class T>
   static Reg load_partial(const T* p, int64_t n) noexcept {
     return n > 0 ? load(p) : 0.0F;

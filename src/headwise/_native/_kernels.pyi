@@ -30,6 +30,9 @@ class LiveTiles:
 def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, output: torch.Tensor, lse: torch.Tensor | None, bias: torch.Tensor | None, slopes: torch.Tensor | None, table: torch.Tensor | None, shifts: torch.Tensor | None, sinks: torch.Tensor | None, softcap: float, dropout_p: float, seed: int, tiles: LiveTiles | None, scale: float, threads: int) -> None:
     """Attend, writing to output and lse."""
 
+def attend_stored(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, output: torch.Tensor, lse: torch.Tensor | None, key_scale: torch.Tensor | None, value_scale: torch.Tensor | None, pages: torch.Tensor | None, kv_len: int, bias: torch.Tensor | None, slopes: torch.Tensor | None, table: torch.Tensor | None, shifts: torch.Tensor | None, sinks: torch.Tensor | None, softcap: float, dropout_p: float, seed: int, tiles: LiveTiles | None, scale: float, threads: int) -> None:
+    """Attend with up to 16 queries to keys and values as a cache holds them."""
+
 def attend_backward(d_output: torch.Tensor, d_lse: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, output: torch.Tensor, lse: torch.Tensor | None, d_query: torch.Tensor, d_key: torch.Tensor, d_value: torch.Tensor, d_sinks: torch.Tensor | None, bias: torch.Tensor | None, slopes: torch.Tensor | None, table: torch.Tensor | None, shifts: torch.Tensor | None, sinks: torch.Tensor | None, softcap: float, dropout_p: float, seed: int, tiles: LiveTiles | None, scale: float, threads: int) -> None:
     """Write the gradients of query, key, value and sinks."""
 
