@@ -2,7 +2,7 @@
 
 from headwise import _interrupts, hf, inspection, nn, patterns, positions  # noqa: F401
 from headwise._strict import strict
-from headwise.cache import KVCache
+from headwise.cache import KVCache, PagePool
 from headwise.errors import (
     BackendRefused,
     CacheError,
@@ -55,6 +55,7 @@ __all__ = [
     "Lengths",
     "MultiHeadAttention",
     "NativeMissingWarning",
+    "PagePool",
     "PatternError",
     "PerHead",
     "Plan",

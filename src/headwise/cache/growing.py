@@ -1,15 +1,17 @@
 """Storage for one layer that doubles its room when it is full."""
 
-import torch
-from torch import Tensor
 from typing_extensions import override
 
-from headwise.cache.storage import Storage, empty_like
+from headwise.cache.in_room import FromStart
+from headwise.cache.room import Room, copy_tokens, joined_tokens, room_like
+from headwise.cache.row_counts import RowCounts
+from headwise.cache.row_formats import Tensors
+from headwise.cache.storage import refuse_gradients
 
 _FIRST_ROOM = 64  # tokens
 
 
-class GrowingStorage(Storage):
+class GrowingStorage(FromStart):
     """Keys and values in room that doubles, so that a token costs no copy of the others.
 
     Tokens that carry a gradient are joined to new tensors instead, so that it flows back through
@@ -17,35 +19,22 @@ class GrowingStorage(Storage):
     """
 
     @override
-    def _room(self, key: Tensor, value: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
-        if self._key is None or self._value is None:
-            room = max(tokens, _FIRST_ROOM)
-            return empty_like(key, room), empty_like(value, room)
-        held = self._key.shape[2]
-        if tokens <= held and not self._key.requires_grad and not self._value.requires_grad:
-            return self._key, self._value
-        room = max(tokens, 2 * held, _FIRST_ROOM)
-        grown = empty_like(key, room), empty_like(value, room)
-        grown[0][:, :, : self.length] = self.key.detach()
-        grown[1][:, :, : self.length] = self.value.detach()
+    def _room_for(self, rows: Tensors, tokens: int) -> Room:
+        if self._room is None:
+            return room_like(rows, max(tokens, _FIRST_ROOM))
+        held = self._room.tokens
+        is_kept = self._room.is_shared or any(t.requires_grad for t in self._room.tensors)
+        if tokens <= held and not is_kept:
+            return self._room
+        grown = room_like(rows, held if tokens <= held else max(tokens, 2 * held, _FIRST_ROOM))
+        stored = tuple(tensor.detach() for tensor in self._filled())
+        copy_tokens(grown.tensors, stored, self.length)
         return grown
 
     @override
-    def _joined(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        if self._key is None:
-            return key, value
-        return torch.cat([self.key, key], 2), torch.cat([self.value, value], 2)
-
-    @override
-    def reorder(self, index: Tensor) -> None:
-        if self._key is not None and self._value is not None:
-            self._key = _chosen(self._key, index)
-            self._value = _chosen(self._value, index)
-
-
-def _chosen(stored: Tensor, index: Tensor) -> Tensor:
-    chosen = stored.index_select(0, index.to(stored.device))
-    if not torch.is_inference_mode_enabled():
-        return chosen
-    # A tensor made in inference mode could not be written to outside it.
-    return empty_like(chosen, chosen.shape[2]).copy_(chosen)
+    def _joined(self, fresh: Tensors, counts: RowCounts, tokens: int) -> Tensors:
+        if not self.form.carries_gradients:
+            raise refuse_gradients("rows of 8 bits", "dtype=torch.int8")
+        if self._room is None:
+            return joined_tokens(tuple(row[:, :, :0] for row in fresh), 0, fresh, counts, tokens)
+        return joined_tokens(self._room.tensors, self.lengths, fresh, counts, tokens)

@@ -1,45 +1,51 @@
 """The key/value cache: stores what was seen, and attends to it in place."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from copy import deepcopy
+from os import PathLike
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from headwise._checks import is_int
 from headwise._dims import Key, Output, Query, Sinks, Value
-from headwise.cache.fixed import FixedStorage
-from headwise.cache.growing import GrowingStorage
+from headwise.cache import files
+from headwise.cache.attending import attend_held
+from headwise.cache.kinds import Kind, check_kind
+from headwise.cache.limits import check_index, check_length, check_tokens
+from headwise.cache.pool import PagePool
+from headwise.cache.row_counts import appended_counts, as_tensor
 from headwise.cache.slots import Slots
-from headwise.cache.storage import Storage
+from headwise.cache.states import Nest, States, check_nest
+from headwise.cache.storage import Held, Storage, Stored
 from headwise.errors import CacheError
-from headwise.ops import attend
+from headwise.ops.softmax.settle import Extras
 from headwise.ops.softmax.settle_bias import Bias
 from headwise.patterns import Causal, Pattern
 
 _CAUSAL = Causal()
 
 
-class Stored(NamedTuple):
-    """What a layer of a cache holds, as views of its storage."""
-
-    key: Tensor
-    value: Tensor
-
-
 class KVCache:
     """Keys and values of all layers of a model, so that a step costs what is new.
 
     Positions are absolute and come from the cache: a query appended after ``n`` tokens stands at
-    position ``n``. A call that fails leaves the cache as it was.
+    position ``n`` of its row. A call that fails leaves the cache as it was.
 
     Args:
         capacity: Room in tokens, allocated at the first call; it never moves, and more tokens
             are refused. ``None`` = the room grows, doubling.
+        window: How many keys a query sees, its own counted; it is and-ed onto the pattern of every
+            call. Room is constant, and what no window reaches any more is dropped.
+        keep_first: How many of the first tokens a window never drops; every query sees them.
+        rollback: How many of the last tokens a window can give back, see ``crop``.
+        dtype: What keys and values are stored in: a floating-point dtype, or ``torch.int8``, which
+            rounds each row to 8 bits with a scale of its own. ``None`` = as they come.
+        pool: Pages that this cache shares with others, see ``PagePool``.
 
     Raises:
-        CacheError: A capacity below 1.
+        CacheError: Sizes that make no sense; two of capacity, window and pool.
 
     Example:
         >>> import torch, headwise as hw
@@ -51,14 +57,23 @@ class KVCache:
         (3, (1, 2, 1, 8))
     """
 
-    def __init__(self, *, capacity: int | None = None) -> None:
-        if capacity is not None and (not is_int(capacity) or capacity < 1):
-            raise CacheError(
-                f"KVCache: capacity must be an int of at least 1 token, got {capacity!r}\n"
-                "  hint: leave capacity out for a cache that grows"
-            )
+    def __init__(
+        self,
+        *,
+        capacity: int | None = None,
+        window: int | None = None,
+        keep_first: int = 0,
+        rollback: int = 16,
+        dtype: torch.dtype | None = None,
+        pool: PagePool | None = None,
+    ) -> None:
+        self._kind = check_kind(Kind(capacity, window, keep_first, rollback, dtype, pool))
         self.capacity = capacity
+        self.window = window
+        self.dtype = dtype
+        self.pool = pool
         self._layers: dict[int, Storage] = {}
+        self._states = States()
         self._slots = Slots()
 
     def attend(
@@ -69,6 +84,7 @@ class KVCache:
         pattern: Pattern | None = _CAUSAL,
         *,
         layer: int = 0,
+        q_lengths: Sequence[int] | Tensor | None = None,
         bias: Bias | None = None,
         scale: float | None = None,
         softcap: float | None = None,
@@ -87,59 +103,62 @@ class KVCache:
                 everything instead of causal.
             value: New values, (batch, kv_heads, new, value_dim).
             pattern: Which pairs may meet; positions count from the start of the cache. A mask
-                spelled out covers all keys, those in the cache included.
+                spelled out covers all keys, those in the cache included, and those that a window
+                has dropped.
             layer: Which layer of the model this is.
-            bias: As in ``attend``, over all keys.
+            q_lengths: How many of the new tokens are real in each row, (batch,); the others, to
+                the right, are neither stored nor seen, and their queries give zeros. Rows then
+                differ in length. ``None`` = all are real.
+            bias: As in ``attend``, over all keys, as a mask.
             scale: As in ``attend``.
             softcap: As in ``attend``.
             sinks: As in ``attend``.
             dropout_p: As in ``attend``.
-            q_offset: Absolute position of the first query; ``None`` = the last query stands
-                beside the last key.
-            kv_offset: Absolute position of the first key that is stored.
+            q_offset: Absolute position of the first query, or one for each row; ``None`` = the
+                last real query of a row stands beside its last key.
+            kv_offset: Absolute position of the first key that was ever appended.
             backend: As in ``attend``.
 
         Returns:
             (batch, q_heads, q_len, value_dim) in the dtype of ``query``.
 
         Raises:
-            CacheError: Tokens that do not continue what is stored or exceed the capacity;
-                otherwise as ``attend``. The cache then is as it was.
+            CacheError: Tokens that do not continue what is stored or exceed the room; queries that
+                would see tokens a window has dropped; otherwise as ``attend``. The cache then is
+                as it was.
         """
-        if (key is None) != (value is None):
-            raise CacheError(
-                "KVCache.attend: key and value must be given together\n"
-                "  hint: leave both out to attend to what is stored"
-            )
+        check_tokens(query, key, value, has_lengths=q_lengths is not None)
         if key is None and pattern is _CAUSAL:
             pattern = None
+        extras = Extras(bias, scale, softcap, sinks, dropout_p, q_offset, kv_offset)
         with self._undone_on_failure(layer):
             if key is None or value is None:
-                stored = self.stored(layer)
+                held = self._held(layer)
             else:
-                stored = self._append(key, value, layer, tracked=query.requires_grad)
-            return attend(
-                query,
-                stored.key,
-                stored.value,
-                pattern,
-                bias=bias,
-                scale=scale,
-                softcap=softcap,
-                sinks=sinks,
-                dropout_p=dropout_p,
-                q_offset=q_offset,
-                kv_offset=kv_offset,
-                backend=backend,
-            )
+                held = self._append(key, value, layer, q_lengths, tracked=query.requires_grad)
+            counts = None
+            if q_lengths is not None:
+                rows = held.given.batch, query.shape[2]
+                counts = appended_counts(q_lengths, *rows, "KVCache.attend")
+            return attend_held(query, held, pattern, extras, backend, counts)
 
-    def append(self, key: Key, value: Value, *, layer: int = 0) -> Stored:
-        """Store further tokens of a layer; return all it holds, without a copy.
+    def append(
+        self,
+        key: Key,
+        value: Value,
+        *,
+        layer: int = 0,
+        q_lengths: Sequence[int] | Tensor | None = None,
+    ) -> Stored:
+        """Store further tokens of a layer; return what their queries may see, as ``stored`` does.
+
+        That is all that the layer holds. Of a window it is the tokens kept for good, those that
+        the first new token sees, and all new ones.
 
         Raises:
             CacheError: As ``attend``; nothing is stored then.
         """
-        return self._append(key, value, layer, tracked=False)
+        return self._append(key, value, layer, q_lengths, tracked=False).stored()
 
     @contextmanager
     def appended(
@@ -154,26 +173,29 @@ class KVCache:
             tracked: Whether autograd will keep what is stored for a backward pass.
 
         Yields:
-            All that the layer holds, without a copy.
+            All that the layer holds, as ``stored``.
 
         Raises:
-            CacheError: As ``attend``; nothing is stored then.
+            CacheError: As ``attend``, or a window, which does not hold all; nothing is stored then.
         """
+        if self.window is not None:
+            raise CacheError(
+                "KVCache.appended: the block must see all tokens, and a window of "
+                f"{self.window} drops some\n  hint: give it a cache without a window"
+            )
         with self._undone_on_failure(layer):
-            yield self._append(key, value, layer, tracked=tracked)
+            yield self._append(key, value, layer, None, tracked=tracked).stored()
 
     def stored(self, layer: int = 0) -> Stored:
-        """Return what a layer holds, without a copy.
+        """Return what a layer holds, as plain tensors: views where it is stored so.
+
+        What is stored in 8 bits is multiplied out and what is in pages is gathered, once, when it
+        is first asked for. A window shows the tokens kept for good and the last of the window.
 
         Raises:
             CacheError: The layer holds nothing yet.
         """
-        if layer not in self._layers or not self._layers[layer].is_made:
-            raise CacheError(
-                f"KVCache: layer {layer} holds nothing; layers {sorted(self._layers)} do\n"
-                "  hint: give key and value in the first call"
-            )
-        return Stored(self._layers[layer].key, self._layers[layer].value)
+        return self._held(layer).stored()
 
     def slot(self, module: object, layer: int | None = None) -> int:
         """Return the layer that ``module`` stores in, giving it one where it has none.
@@ -181,81 +203,180 @@ class KVCache:
         Raises:
             CacheError: The layer asked for belongs to another module.
         """
-        return self._slots.claim(module, layer, set(self._layers))
+        return self._slots.claim(module, layer, set(self._layers) | set(self._states.layers))
 
     def length(self, layer: int = 0) -> int:
-        """Return how many tokens a layer holds; 0 for one that was never used."""
-        return self._layers[layer].length if layer in self._layers else 0
+        """Return how many tokens the longest row of a layer has had; 0 for one never used."""
+        stored = self._layers[layer].length if layer in self._layers else 0
+        state = self._states.layers.get(layer)
+        return stored if state is None else max(stored, state.length or 0)
 
-    def crop(self, length: int) -> None:
-        """Keep the first ``length`` tokens of every layer, 0 = none; a longer one keeps all.
+    def lengths(self, layer: int = 0) -> Tensor:
+        """Return how many tokens each row of a layer has had, (batch,) int64 on the CPU.
+
+        A layer that was never used has no rows.
+        """
+        storage = self._layers.get(layer)
+        if storage is not None and storage.given is not None:
+            return as_tensor(storage.lengths, storage.given.batch)
+        state = self._states.layers.get(layer)
+        if state is None:
+            return torch.zeros(0, dtype=torch.int64, device="cpu")
+        return as_tensor(state.length or 0, check_nest(state.nest))
+
+    def state(self, layer: int = 0) -> Nest:
+        """Return what a mechanism keeps beside keys and values; ``None`` where there is nothing."""
+        found = self._states.layers.get(layer)
+        return None if found is None else found.nest
+
+    def set_state(self, layer: int, state: Nest, *, length: int | None = None) -> None:
+        """Keep the state of a mechanism; it replaces the one before.
+
+        Args:
+            layer: Which layer of the model this is.
+            state: Tensors with the batch in front, in tuples, lists and dictionaries; ``None``
+                forgets the state.
+            length: How many tokens it stands for, which ``length()`` then returns.
 
         Raises:
-            CacheError: A negative length.
+            CacheError: A state of anything else, or of another batch.
         """
-        if not is_int(length) or length < 0:
-            raise CacheError(
-                f"KVCache.crop: length must be an int of at least 0, got {length!r}\n"
-                "  hint: say how many tokens to keep, as in crop(cache.length() - 1)"
-            )
+        given = self._layers[layer].given if layer in self._layers else None
+        self._states.put(layer, state, length, None if given is None else given.batch)
+
+    def crop(self, length: int) -> None:
+        """Keep the first ``length`` tokens of every row, 0 = none; a shorter row keeps all.
+
+        Raises:
+            CacheError: A negative length; further back than a window remembers; a layer with a
+                state, which cannot go back. Nothing has changed then.
+        """
+        check_length(length)
+        self._states.check_crop(length)
+        for storage in self._layers.values():
+            storage.check_crop(length)
         for storage in self._layers.values():
             storage.crop(length)
 
     def reorder(self, index: Tensor) -> None:
-        """Let sample ``i`` of every layer become what sample ``index[i]`` was.
+        """Let row ``i`` of every layer become what row ``index[i]`` was, states included.
 
         Args:
-            index: (batch,) integers. A cache that grows may change its batch size so.
+            index: (batch,) integers. With a fixed capacity the batch size stays as it is. Pages
+                are shared, not copied.
 
         Raises:
-            CacheError: Indices that name no sample; another batch size with a fixed capacity.
+            CacheError: Indices that name no row; another batch size with a fixed capacity.
         """
-        batches = {storage.key.shape[0] for storage in self._layers.values() if storage.is_made}
-        if index.ndim != 1 or index.is_floating_point() or index.dtype == torch.bool:
-            raise CacheError(
-                f"KVCache.reorder: index must be 1-D integers, got {tuple(index.shape)} "
-                f"{index.dtype}\n  hint: give for each sample the number of its source"
-            )
-        for batch in batches:
-            if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < batch:
-                raise CacheError(
-                    f"KVCache.reorder: index must name samples 0 to {batch - 1}, "
-                    f"got {index.tolist()}\n  hint: give for each sample the number of its source"
-                )
-            if self.capacity is not None and index.numel() != batch:
-                raise CacheError(
-                    f"KVCache.reorder: with a fixed capacity the batch stays {batch} samples, "
-                    f"got {index.numel()} indices\n  hint: leave out capacity to change the batch"
-                )
+        batches = {each.given.batch for each in self._layers.values() if each.given is not None}
+        check_index(index, batches | self._states.rows())
+        for storage in self._layers.values():
+            storage.check_rows(index.numel())
         for storage in self._layers.values():
             storage.reorder(index.long())
+        self._states.reorder(index.long())
+
+    def fork(self) -> "KVCache":
+        """Return a cache with the same tokens that goes on by itself.
+
+        Memory is shared until one of the two writes to it, which then copies it: page by page with
+        a pool, layer by layer without. Room of fixed capacity, and states, are copied at once.
+        Modules have the same layers in both.
+        """
+        twin = type(self)(**self._kind._asdict())
+        twin._layers = {number: storage.fork() for number, storage in self._layers.items()}
+        twin._states = self._states.fork()
+        twin._slots = self._slots.copied()
+        return twin
 
     def reset(self) -> None:
-        """Forget all tokens; modules keep their layers.
+        """Forget all tokens and states; modules keep their layers.
 
-        Growing room is given back, and the next call may bring another batch; fixed room stays
-        where it is, for the same batch.
+        Growing room and pages are given back, and the next call may bring another batch; fixed
+        room stays where it is, for the same batch.
         """
+        self._states = States()
         for storage in self._layers.values():
             storage.forget()
 
     @property
     def nbytes(self) -> int:
-        """Memory held by all layers, the room not yet filled included, in bytes."""
-        return sum(storage.nbytes for storage in self._layers.values())
+        """Memory held by all layers, the room not yet filled included, in bytes.
+
+        Of a pool it counts the pages of this cache. What is shared with a fork counts in both.
+        """
+        return self._states.nbytes + sum(storage.nbytes for storage in self._layers.values())
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write all tokens and states to a file in the safetensors format.
+
+        It is written beside ``path`` and then renamed, so that there is never half a file.
+        """
+        files.save(path, self._kind, self._layers, self._states.layers)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | PathLike[str],
+        *,
+        pool: PagePool | None = None,
+        device: torch.device | str = "cpu",
+    ) -> "KVCache":
+        """Read a cache that ``save`` wrote.
+
+        Modules take its layers over in the order in which they first ask for one.
+
+        Args:
+            path: The file.
+            pool: Where the pages of a paged cache are taken from; ``None`` = a new pool that grows.
+            device: Where keys and values are to lie.
+
+        Raises:
+            CacheError: A file that is cut off, of something else, or of another version.
+        """
+        found = files.load(path, pool, device)
+        cache = cls(**found.kind._asdict())
+        cache._layers, cache._states.layers = found.layers, found.states
+        cache._slots = Slots(set(found.layers) | set(found.states))
+        return cache
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "KVCache":
+        """Fork; the layers go to the copies of their modules where those are copied along."""
+        twin = self.fork()
+        twin._slots = deepcopy(self._slots, memo)
+        return twin
 
     def __repr__(self) -> str:
-        room = "growing" if self.capacity is None else f"capacity={self.capacity}"
-        lengths = {layer: storage.length for layer, storage in sorted(self._layers.items())}
-        return f"KVCache({room}, lengths={lengths}, {self.nbytes:,} bytes)"
+        lengths = {
+            layer: self.length(layer) for layer in sorted({*self._layers, *self._states.layers})
+        }
+        return f"KVCache({self._kind}, lengths={lengths}, {self.nbytes:,} bytes)"
 
-    def _append(self, key: Tensor, value: Tensor, layer: int, *, tracked: bool) -> Stored:
+    def _held(self, layer: int) -> Held:
+        if layer not in self._layers or self._layers[layer].given is None:
+            raise CacheError(
+                f"KVCache: layer {layer} holds nothing; layers {sorted(self._layers)} do\n"
+                "  hint: give key and value in the first call"
+            )
+        return self._layers[layer].held()
+
+    def _append(
+        self,
+        key: Tensor,
+        value: Tensor,
+        layer: int,
+        q_lengths: Sequence[int] | Tensor | None,
+        *,
+        tracked: bool,
+    ) -> Held:
         storage = self._layers.get(layer)
         if storage is None:
-            storage = GrowingStorage() if self.capacity is None else FixedStorage(self.capacity)
-        storage.append(key, value, tracked=tracked)
+            storage = self._kind.made()
+        given = storage.fitting(key, value)
+        counts = appended_counts(q_lengths, given.batch, key.shape[2], "KVCache")
+        held = storage.append(key, value, given, counts, tracked=tracked)
         self._layers[layer] = storage
-        return Stored(storage.key, storage.value)
+        return held
 
     @contextmanager
     def _undone_on_failure(self, layer: int) -> Iterator[None]:
@@ -266,7 +387,9 @@ class KVCache:
             yield
         except BaseException:
             if before is None or state is None:
-                self._layers.pop(layer, None)
+                made = self._layers.pop(layer, None)
+                if made is not None:
+                    made.forget()
             else:
                 before.restore(state)
             raise

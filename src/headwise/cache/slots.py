@@ -1,5 +1,6 @@
 """Which module owns which layer of a cache."""
 
+from collections.abc import Iterable
 from typing import Any, NoReturn
 from weakref import ReferenceType, ref
 
@@ -9,8 +10,10 @@ from headwise.errors import CacheError
 class Slots:
     """Gives every module a layer of its own and refuses a second one on it."""
 
-    def __init__(self) -> None:
+    def __init__(self, unowned: Iterable[int] = ()) -> None:
+        """Start with layers that hold something and wait for a module, in order."""
         self._owners: dict[int, ReferenceType[object]] = {}
+        self._unowned = set(unowned)
 
     def claim(self, owner: object, layer: int | None, used: set[int]) -> int:
         """Return the layer of ``owner``: the one asked for, its old one, or the first free one.
@@ -24,21 +27,30 @@ class Slots:
         if layer is None:
             layer = mine if mine is not None else self._first_free(used)
         holder = self._owners.get(layer)
-        if layer in used and (holder is None or holder() is not owner):
+        if layer in used - self._unowned and (holder is None or holder() is not owner):
             raise CacheError(
                 f"KVCache: layer {layer} belongs to another module\n"
                 "  hint: give each module a layer number of its own, or leave layer out"
             )
         self._owners[layer] = ref(owner)
+        self._unowned.discard(layer)
         return layer
 
+    def copied(self) -> "Slots":
+        """Return slots of the same owners, for a cache of the same modules."""
+        twin = Slots(self._unowned)
+        twin._owners = dict(self._owners)
+        return twin
+
     def _first_free(self, used: set[int]) -> int:
+        if self._unowned:
+            return min(self._unowned)
         taken = used | {n for n, known in self._owners.items() if known() is not None}
         return next(n for n in range(len(taken) + 1) if n not in taken)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Slots":
         """Give the layers to the copies of their owners where those are copied along."""
-        copied = Slots()
+        copied = Slots(self._unowned)
         for layer, known in self._owners.items():
             owner = known()
             if owner is not None:

@@ -1,134 +1,260 @@
-"""Keys and values of one layer: the views, lengths and bookkeeping all storage kinds share."""
+"""What every storage of one layer's keys and values promises, and what a call sees of it."""
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from copy import copy
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
+from headwise.cache.row_counts import RowCounts, longest
+from headwise.cache.row_formats import RowFormat, Tensors
 from headwise.errors import CacheError
+from headwise.ops import StoredKeys
+from headwise.patterns import Pattern
+
+# The first of what a storage is made of: lengths, and whatever else it has.
+State = tuple[Any, ...]
 
 
-class State(NamedTuple):
-    """Length and room of a storage at one time."""
+class Given(NamedTuple):
+    """What the first tokens were; those that follow are held to it."""
 
-    length: int
-    key: Tensor | None
-    value: Tensor | None
+    batch: int
+    kv_heads: int
+    widths: tuple[int, int]
+    dtypes: tuple[torch.dtype, torch.dtype]
+    device: torch.device
 
 
-class Storage(ABC):
-    """Keys and values of one layer, (batch, kv_heads, tokens, dim), of which ``length`` are real.
+class Part(NamedTuple):
+    """Neighbouring tokens of every row that one call of the kernels attends to.
 
-    The length is counted, never guessed from the contents; room that is not filled is never read.
+    Attributes:
+        stored: The keys and values.
+        first: Which token of its row the first one is.
+        rule: Who may attend to whom by the kind of storage; ``None`` = all.
     """
 
-    def __init__(self) -> None:
-        self.length = 0
-        self._key: Tensor | None = None
-        self._value: Tensor | None = None
+    stored: StoredKeys
+    first: RowCounts = 0
+    rule: Pattern | None = None
 
-    @abstractmethod
-    def _room(self, key: Tensor, value: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
-        """Return tensors with room for ``tokens`` that hold what is stored, or refuse."""
+
+class Stored:
+    """Keys and values that a layer holds, as plain tensors (batch, kv_heads, tokens, dim).
+
+    Views where they are stored so. What is stored in 8 bits or in pages is copied when it is first
+    asked for. Rows that are shorter than the longest one end in numbers without a meaning.
+    """
+
+    def __init__(self, read: Callable[[], tuple[Tensor, Tensor]]) -> None:
+        self._read = read
+        self._found: tuple[Tensor, Tensor] | None = None
 
     @property
     def key(self) -> Tensor:
-        """The stored keys, a view (batch, kv_heads, length, head_dim)."""
-        return self._filled(self._key)
+        """The keys."""
+        return self._pair[0]
 
     @property
     def value(self) -> Tensor:
-        """The stored values, a view (batch, kv_heads, length, value_dim)."""
-        return self._filled(self._value)
+        """The values."""
+        return self._pair[1]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(self._pair)
 
     @property
-    def is_made(self) -> bool:
-        """Whether there is any room yet."""
-        return self._key is not None
+    def _pair(self) -> tuple[Tensor, Tensor]:
+        if self._found is None:
+            self._found = self._read()
+        return self._found
+
+
+class Held(ABC):
+    """What one call sees of a layer: how many tokens each row has, and where they are."""
+
+    def __init__(self, given: Given, lengths: RowCounts) -> None:
+        self.given = given
+        self.lengths = lengths
 
     @property
+    def batch(self) -> int:
+        """How many rows there are."""
+        return self.given.batch
+
+    @abstractmethod
+    def parts(self, first_query: RowCounts) -> list[Part]:
+        """Return what queries attend to.
+
+        Args:
+            first_query: Beside which token of its row the first query stands.
+        """
+
+    @abstractmethod
+    def _tokens(self) -> StoredKeys:
+        """Return all tokens that a user may ask for."""
+
+    def stored(self) -> Stored:
+        """Return the tokens as plain tensors."""
+        return Stored(self._plain)
+
+    def _plain(self) -> tuple[Tensor, Tensor]:
+        found = self._tokens()
+        if found.is_plain:
+            return found.key, found.value
+        return found.dense(*(self.given.dtypes if found.key_scale is not None else _own(found)))
+
+
+def _own(stored: StoredKeys) -> tuple[torch.dtype, torch.dtype]:
+    return stored.key.dtype, stored.value.dtype
+
+
+class HeldWhole(Held):
+    """All tokens of a layer, in one part."""
+
+    def __init__(self, given: Given, lengths: RowCounts, whole: StoredKeys) -> None:
+        super().__init__(given, lengths)
+        self.whole = whole
+
+    @override
+    def parts(self, first_query: RowCounts) -> list[Part]:
+        return [Part(self.whole)]
+
+    @override
+    def _tokens(self) -> StoredKeys:
+        return self.whole
+
+
+class Storage(ABC):
+    """Keys and values of one layer.
+
+    How many tokens each row has is counted, never guessed from the contents; room that is not
+    filled is never read.
+    """
+
+    def __init__(self, form: RowFormat) -> None:
+        self.form = form
+        self.lengths: RowCounts = 0
+        self.given: Given | None = None
+
+    @property
+    def length(self) -> int:
+        """Tokens of the longest row."""
+        return longest(self.lengths)
+
+    @property
+    @abstractmethod
     def nbytes(self) -> int:
         """Memory held, the room not yet filled included, in bytes."""
-        return sum(t.nbytes for t in (self._key, self._value) if t is not None)
 
-    def append(self, key: Tensor, value: Tensor, *, tracked: bool = False) -> None:
-        """Store further tokens; on a refusal nothing has changed.
+    @abstractmethod
+    def append(
+        self, key: Tensor, value: Tensor, given: Given, counts: RowCounts, *, tracked: bool
+    ) -> Held:
+        """Store further tokens and return what their queries may see; or refuse, unchanged.
 
         Args:
             key: New keys.
             value: New values.
+            given: What ``fitting`` says of them.
+            counts: How many of the first of them each row takes.
             tracked: Autograd will keep what is stored for a backward pass, so that it may not be
                 written to afterwards. Tokens that carry a gradient are tracked in any case.
         """
-        self._check(key, value)
-        end = self.length + key.shape[2]
-        if torch.is_grad_enabled() and (
-            tracked
-            or any(t is not None and t.requires_grad for t in (key, value, self._key, self._value))
-        ):
-            self._key, self._value = self._joined(key, value)
-        else:
-            self._key, self._value = self._room(key, value, end)
-            self._key[:, :, self.length : end] = key
-            self._value[:, :, self.length : end] = value
-        self.length = end
 
     @abstractmethod
-    def _joined(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what is stored and the new tokens as tensors that carry gradients, or refuse."""
+    def held(self) -> Held:
+        """Return what is stored; there must be something."""
 
     @property
+    @abstractmethod
     def state(self) -> State:
         """What ``restore`` brings back."""
-        return State(self.length, self._key, self._value)
 
+    @abstractmethod
     def restore(self, state: State) -> None:
-        """Go back to an earlier state, from before tokens were appended."""
-        self.length, self._key, self._value = state
+        """Go back to the state before tokens were appended."""
 
-    def forget(self) -> None:
-        """Hold nothing, and give back the room unless it never moves."""
-        self.restore(State(0, None, None))
+    def check_crop(self, length: int) -> None:  # noqa: B027 (most can go back to any)
+        """Refuse a length that this storage cannot go back to."""
 
+    def check_rows(self, rows: int) -> None:  # noqa: B027 (most take any)
+        """Refuse another number of rows where room never moves."""
+
+    @abstractmethod
     def crop(self, length: int) -> None:
-        """Keep the first ``length`` tokens; more than there are keeps all."""
-        self.length = min(self.length, length)
+        """Keep the first ``length`` tokens of every row; a shorter row keeps all."""
 
     @abstractmethod
     def reorder(self, index: Tensor) -> None:
-        """Let sample ``i`` become what sample ``index[i]`` was."""
+        """Let row ``i`` become what row ``index[i]`` was."""
 
-    def _filled(self, tensor: Tensor | None) -> Tensor:
-        if tensor is None:
-            raise CacheError(
-                "KVCache: nothing has been stored in this layer yet\n"
-                "  hint: give key and value in the first call"
-            )
-        return tensor[:, :, : self.length]
+    @abstractmethod
+    def forget(self) -> None:
+        """Hold nothing, and give back the room unless it never moves."""
 
-    def _check(self, key: Tensor, value: Tensor) -> None:
+    @abstractmethod
+    def dump(self) -> tuple[Tensors, dict[str, RowCounts]]:
+        """Return tensors that hold the tokens, and the counts that say which they are."""
+
+    @abstractmethod
+    def fill(self, given: Given, tensors: Tensors, counts: dict[str, RowCounts]) -> None:
+        """Take in what ``dump`` returned."""
+
+    def fork(self) -> "Storage":
+        """Return a storage of its own with the same tokens."""
+        return copy(self)
+
+    def fitting(self, key: Tensor, value: Tensor) -> Given:
+        """Return what all tokens are alike in, or refuse new ones that do not continue them."""
         if key.ndim != 4 or value.ndim != 4 or key.shape[:3] != value.shape[:3]:
             raise CacheError(
                 "KVCache: key and value must be (batch, kv_heads, length, dim) and agree in the "
                 f"first three, got {tuple(key.shape)} and {tuple(value.shape)}\n"
                 "  hint: give each sample a leading dimension, even a single one"
             )
-        for name, new, old in (("key", key, self._key), ("value", value, self._value)):
-            if old is None:
-                continue
-            fits = (*new.shape[:2], new.shape[3]) == (*old.shape[:2], old.shape[3])
-            if not fits or new.dtype != old.dtype or new.device != old.device:
-                kept = (*old.shape[:2], self.length, old.shape[3])
+        if not key.is_floating_point() or not value.is_floating_point():
+            raise CacheError(
+                "KVCache: key and value must be floating-point tensors, "
+                f"got {key.dtype} and {value.dtype}\n"
+                "  hint: KVCache(dtype=torch.int8) rounds them to 8 bits itself"
+            )
+        if self.given is None:
+            return Given(
+                key.shape[0],
+                key.shape[1],
+                (key.shape[3], value.shape[3]),
+                (key.dtype, value.dtype),
+                key.device,
+            )
+        batch, kv_heads, widths, dtypes, device = self.given
+        for name, new, width, dtype in zip(
+            ("key", "value"), (key, value), widths, dtypes, strict=True
+        ):
+            fits = (*new.shape[:2], new.shape[3]) == (batch, kv_heads, width)
+            if not fits or new.dtype != dtype or new.device != device:
+                kept = (batch, kv_heads, self.length, width)
                 raise CacheError(
-                    f"KVCache: {name} must continue what is stored, {kept} {old.dtype} "
-                    f"{old.device}, got {tuple(new.shape)} {new.dtype} {new.device}\n"
+                    f"KVCache: {name} must continue what is stored, {kept} {dtype} "
+                    f"{device}, got {tuple(new.shape)} {new.dtype} {new.device}\n"
                     "  hint: one cache serves one batch of one model; reset() starts anew"
                 )
+        return self.given
 
 
-def empty_like(tensor: Tensor, tokens: int) -> Tensor:
-    """Allocate room for ``tokens`` that may be written inside and outside inference mode."""
-    shape = (*tensor.shape[:2], tokens, tensor.shape[3])
-    with torch.inference_mode(False):
-        return torch.empty(shape, dtype=tensor.dtype, device=tensor.device)
+def refuse_gradients(what: str, leave_out: str) -> CacheError:
+    """Word the refusal of tokens that carry gradients."""
+    return CacheError(
+        f"KVCache: {what} cannot carry gradients, and query, key or value has one\n"
+        "  hint: decode under torch.no_grad() or torch.inference_mode(), or leave out "
+        f"{leave_out}"
+    )
+
+
+def is_tracked(tracked: bool, *tensors: Tensor) -> bool:
+    """Say whether autograd will keep tokens for a backward pass."""
+    return torch.is_grad_enabled() and (tracked or any(t.requires_grad for t in tensors))

@@ -113,6 +113,15 @@ def check_cache(cache: KVCache, key: Tensor | None) -> None:
         )
 
 
+def check_lengths(q_lengths: object, cache: KVCache | None) -> None:
+    """Refuse lengths of rows where nothing is stored."""
+    if q_lengths is not None and cache is None:
+        raise TypeError(
+            "MultiHeadAttention: q_lengths says which tokens a cache stores, and there is none\n"
+            "  hint: without a cache, kv_mask= marks padding"
+        )
+
+
 def refuse_override(cls: type) -> None:
     """Refuse a subclass that overrides a step which is not called."""
     if hasattr(cls, "scaled_dot_product_attention"):

@@ -1,5 +1,6 @@
 """Multi-head attention with its projections."""
 
+from collections.abc import Sequence
 from functools import reduce
 from operator import and_
 from typing import Any
@@ -9,10 +10,11 @@ from torch import Tensor, nn
 
 from headwise._dims import Hidden, Key, Memory, MemoryValue, Query, Split, Value
 from headwise._forks import alone_after_fork
-from headwise.cache import KVCache
+from headwise.cache import KVCache, held_tokens
 from headwise.nn.arguments import (
     check_cache,
     check_inputs,
+    check_lengths,
     check_settings,
     check_sizes,
     refuse_arguments,
@@ -21,7 +23,7 @@ from headwise.nn.arguments import (
 from headwise.nn.layer_plan import LayerPlan, plan_layer, stand_in
 from headwise.nn.mechanism import AttentionCall, Mechanism, check_mechanism
 from headwise.nn.mixing import mix, mix_cached
-from headwise.nn.places import Offset, Places, find_places
+from headwise.nn.places import Offset, Places, find_places, longest
 from headwise.nn.projection import project
 from headwise.nn.schemes import (
     Scheme,
@@ -147,6 +149,7 @@ class MultiHeadAttention(nn.Module):
         pattern: Pattern | None = None,
         bias: Bias | None = None,
         q_offset: int | Tensor | None = None,
+        q_lengths: Sequence[int] | Tensor | None = None,
         cache: KVCache | None = None,
         layer: int | None = None,
         **renamed: object,
@@ -170,6 +173,8 @@ class MultiHeadAttention(nn.Module):
                 ``None`` = the last query stands beside the last key. Padding in front of a sample
                 (``kv_mask``) moves no pattern, but positions that are counted from the first
                 token, ``Sinusoidal`` and ``Learned``, count from the first real one.
+            q_lengths: How many of the tokens are real in each row, (batch,); the others, to the
+                right, are not stored in the cache, and their context is zeros. ``None`` = all.
             cache: Where keys and values are appended and read.
             layer: This layer's number in the cache; ``None`` = the cache gives it one.
             renamed: Arguments of other attention layers, refused with their name here.
@@ -185,6 +190,7 @@ class MultiHeadAttention(nn.Module):
         """
         if renamed or query is None:
             raise refuse_arguments(renamed)
+        check_lengths(q_lengths, cache)
         held, is_self = self._held(cache, layer, key), key is None
         key = query if key is None else key
         value = key if value is None else value
@@ -198,7 +204,7 @@ class MultiHeadAttention(nn.Module):
             q_offset=q_offset,
             kv_mask=kv_mask if reads_padding(self.positions) else None,
         )
-        if held:
+        if isinstance(held, Tensor) or held:
             check_growth(self.positions, places.length, key.shape[-2])
         call = self._asked(
             self._projected(query, key, value, places),
@@ -211,7 +217,7 @@ class MultiHeadAttention(nn.Module):
         context = (
             mix(call, self.mechanism)
             if cache is None
-            else mix_cached(call, self.mechanism, cache, cache.slot(self, layer))
+            else mix_cached(call, self.mechanism, cache, cache.slot(self, layer), q_lengths)
         )
         return project(self.W_o, self.combine_heads(context))
 
@@ -270,18 +276,16 @@ class MultiHeadAttention(nn.Module):
         Arguments are those of ``forward``; nothing is appended to ``cache``.
 
         Returns:
-            A ``LayerPlan``: ``attention``, ``projections``, ``packed_bytes``; ``str(plan)`` reads
-            well.
+            A ``LayerPlan``, whose ``str`` reads well.
 
         Raises:
-            ShapeError: Inputs that do not fit the layer; masks that do not fit are refused as in
-                ``forward``.
+            ShapeError: Inputs that do not fit the layer; otherwise as ``forward``.
         """
         held, is_self = self._held(cache, layer, key), key is None
         key = query if key is None else key
         value = key if value is None else value
         check_inputs(self._widths, query, key, value)
-        lead, kv_len = query.shape[:-2], held + key.shape[-2]
+        lead, kv_len = query.shape[:-2], longest(held + key.shape[-2])
         kv_heads = self.num_kv_heads
         q = stand_in(
             query, (*lead, self.num_heads, query.shape[-2], self.d_k), query, self.W_q, self.q_norm
@@ -307,10 +311,8 @@ class MultiHeadAttention(nn.Module):
     def from_torch(module: nn.MultiheadAttention) -> "MultiHeadAttention":
         """Return a layer with copies of the weights of torch's own, which computes the same.
 
-        Every variant is taken: packed and separate projections, other widths of keys and values,
-        no bias, ``add_bias_kv``, ``add_zero_attn``, either order of dimensions. The result takes
-        the batch first always, reads ``True`` as "may attend", returns no weights, and gives zeros
-        where torch's layer gives NaN.
+        Every variant is taken. The result takes the batch first always, reads ``True`` as "may
+        attend", returns no weights, and gives zeros where torch's layer gives NaN.
 
         Args:
             module: Torch's layer, itself: a subclass, hooks and parametrisations are refused.
@@ -335,12 +337,12 @@ class MultiHeadAttention(nn.Module):
         shown = f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}, d_k={self.d_k}"
         return shown if self.pattern is None else f"{shown}, pattern={pattern_name(self.pattern)}"
 
-    def _held(self, cache: KVCache | None, layer: int | None, key: Tensor | None) -> int:
+    def _held(self, cache: KVCache | None, layer: int | None, key: Tensor | None) -> Offset:
         """Return how many tokens the cache holds for this layer, claiming its place there."""
         if cache is None:
             return 0
         check_cache(cache, key)
-        return cache.length(cache.slot(self, layer))
+        return held_tokens(cache, cache.slot(self, layer))
 
     def _projected(
         self, query: Tensor, key: Tensor, value: Tensor, places: Places
@@ -365,7 +367,7 @@ class MultiHeadAttention(nn.Module):
         kv_mask: Tensor | None,
         bias: Bias | None,
         q_offset: Offset | None,
-        held: int | None,
+        held: Offset | None,
     ) -> AttentionCall:
         """Return what the mechanism is asked; ``held`` is ``None`` in cross attention."""
         return AttentionCall(

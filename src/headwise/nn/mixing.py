@@ -1,5 +1,7 @@
 """Mixes the tokens of a layer's call: by softmax attention, or by its mechanism."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -22,22 +24,45 @@ def mix(call: AttentionCall, mechanism: Mechanism | None) -> Output:
 
 
 def mix_cached(
-    call: AttentionCall, mechanism: Mechanism | None, cache: KVCache, slot: int
+    call: AttentionCall,
+    mechanism: Mechanism | None,
+    cache: KVCache,
+    slot: int,
+    q_lengths: Sequence[int] | Tensor | None = None,
 ) -> Output:
-    """Append the call's keys and values to a layer of the cache, then mix all it holds."""
+    """Append the call's keys and values to a layer of the cache, then mix all it holds.
+
+    A mechanism with a state keeps that there, and no keys and values.
+    """
     if mechanism is None:
+        keywords = call.keywords()
         return cache.attend(
-            call.query, call.key, call.value, call.allowed, layer=slot, **call.keywords()
+            call.query,
+            call.key,
+            call.value,
+            call.allowed,
+            layer=slot,
+            q_lengths=q_lengths,
+            **keywords,
         )
-    if mechanism.state(_batched(call)) is not None:
+    if q_lengths is not None:
         raise CacheError(
-            "MultiHeadAttention: a cache keeps keys and values, and this mechanism carries a "
-            f"state: {mechanism!r}\n"
-            "  hint: call the mechanism step by step with the state it returns"
+            "MultiHeadAttention: q_lengths is for softmax attention, and this layer has the "
+            f"mechanism {type(mechanism).__name__}\n"
+            "  hint: give rows of one length, and mark padding with kv_mask="
         )
-    tracked = call.query.requires_grad
-    with cache.appended(call.key, call.value, layer=slot, tracked=tracked) as stored:
-        return mix(call._replace(key=stored.key, value=stored.value), mechanism)
+    asked = _batched(call)
+    first = mechanism.state(asked)
+    if first is None:
+        tracked = call.query.requires_grad
+        with cache.appended(call.key, call.value, layer=slot, tracked=tracked) as stored:
+            return mix(call._replace(key=stored.key, value=stored.value), mechanism)
+    kept = cache.state(slot)
+    run = mechanism if isinstance(mechanism, nn.Module) else mechanism.forward
+    step = run(asked, first if kept is None else kept)
+    output = _looked_at(step, mechanism, asked)
+    cache.set_state(slot, step.state, length=cache.length(slot) + call.key.shape[-2])
+    return output if call.query.ndim == 4 else output.squeeze(0)
 
 
 def _batched(call: AttentionCall) -> AttentionCall:

@@ -26,7 +26,7 @@ def find_places(
     query: Tensor,
     key: Tensor,
     *,
-    held: int = 0,
+    held: Offset = 0,
     is_self: bool,
     counts_alone: bool = False,
     q_offset: Offset | None,
@@ -43,7 +43,7 @@ def find_places(
     Args:
         query: (batch, q_len, …), or of one sample without a batch dimension.
         key: The new keys, (batch, kv_len, …), likewise.
-        held: Tokens that the cache holds before it.
+        held: Tokens that the cache holds before it, one number for each row where they differ.
         is_self: Whether queries and new keys are the same tokens.
         counts_alone: Whether it is a token's own place that counts, and not a distance.
         q_offset: Position of the first query, where it was given.
@@ -56,9 +56,9 @@ def find_places(
     length: Offset = end
     behind: Offset = 0
     _check_offset(q_offset)
-    if kv_mask is not None and end:
+    if kv_mask is not None and longest(end):
         padding = ~as_mask("MultiHeadAttention, kv_mask", kv_mask)
-        _check_padding(padding, key, end)
+        _check_padding(padding, key, longest(end))
         in_front = padding.cumprod(-1).sum(-1)
         behind = padding.flip(-1).cumprod(-1).sum(-1)
         first = first - in_front
@@ -69,6 +69,11 @@ def find_places(
     if q_offset is None:
         q_offset = 0 if counts_alone else first + end - q_len
     return Places(q_offset, first, length)
+
+
+def longest(end: Offset) -> int:
+    """Return the tokens of the longest row."""
+    return int(end.max()) if isinstance(end, Tensor) else end
 
 
 def per_sample(offset: Offset, samples: int) -> Offset:

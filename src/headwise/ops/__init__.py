@@ -11,11 +11,15 @@ from headwise.ops.softmax import (
     merge,
     tally,
 )
+from headwise.ops.softmax.stored import StoredKeys, attend_stored, attend_stored_with_lse
 
 __all__ = [
     "Attended",
     "Plan",
+    "StoredKeys",
     "attend",
+    "attend_stored",
+    "attend_stored_with_lse",
     "attend_with_lse",
     "attention_weights",
     "explain",

@@ -210,3 +210,23 @@ def test_masks_and_offsets_that_do_not_fit(scheme: str) -> None:
         layer(x, kv_mask=rows),
         layer(x, kv_mask=torch.tensor(rows)),
     )
+
+
+@pytest.mark.parametrize("scheme", [name for name in SCHEMES if name != "longrope"])
+def test_rows_of_other_lengths_count_from_their_own_tokens(scheme: str) -> None:
+    layer = hw.MultiHeadAttention(
+        24, 4, head_dim=8, pattern=hw.Causal(), positions=SCHEMES[scheme](24, 4, 8)
+    ).double()
+    x, lengths = torch.randn(3, 4, 24, dtype=torch.float64), [2, 4, 3]
+    more = torch.randn(3, 2, 24, dtype=torch.float64)
+    cache = hw.KVCache()
+    with torch.no_grad():
+        prompt = layer(x, cache=cache, q_lengths=lengths)
+        steps = [layer(more[:, n : n + 1], cache=cache) for n in range(2)]
+        for row, length in enumerate(lengths):
+            tokens = torch.cat([x[row, :length], more[row]])[None]
+            if scheme == "dynamic" and tokens.shape[1] > ORIGINAL:
+                continue
+            wanted = layer(tokens)[0]
+            found = torch.cat([prompt[row, :length], *(step[row] for step in steps)])
+            assert largest_error(found, wanted) < 1e-12

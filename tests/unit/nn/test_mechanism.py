@@ -45,20 +45,26 @@ class Mean(nn.Module):
 
 
 class Running:
-    """A mechanism that is no module, and carries a state."""
+    """The mean of all values up to now, by a state; it is no module."""
 
-    def forward(self, call: AttentionCall, state: object = None) -> Step:
-        return Step(torch.zeros_like(call.query), (state or 0))
+    def forward(self, call: AttentionCall, state: Any = None) -> Step:
+        total, count = self.state(call) if state is None else state
+        sums = total + call.value.cumsum(-2)
+        counts = count + torch.arange(1, call.value.shape[-2] + 1).view(1, 1, -1, 1)
+        return Step(sums / counts, (sums[..., -1:, :], counts[..., -1:, :]))
 
-    def state(self, call: AttentionCall) -> object:
+    def state(self, call: AttentionCall) -> Any:
         assert call.query.ndim == 4
-        return 0
+        value = call.value
+        return value.new_zeros(*value.shape[:2], 1, value.shape[3]), torch.zeros(
+            len(value), 1, 1, 1
+        )
 
     def cost(self, q_len: int, kv_len: int, **sizes: int) -> Cost:
         return Cost(0, 0, "O(q_len)")
 
     def reference(self, call: AttentionCall) -> Tensor:
-        return torch.zeros_like(call.query)
+        return hw.attend(torch.zeros_like(call.query), call.key, call.value, hw.Causal())
 
 
 class Says(Mean):
@@ -136,14 +142,30 @@ def test_what_fails_leaves_the_cache_as_it_was() -> None:
     assert_same_bits(cache.stored().key, kept)
 
 
-def test_a_state_and_a_cache_are_refused() -> None:
-    layer = hw.MultiHeadAttention(24, 4, mechanism=Running())
-    assert layer(torch.randn(1, 3, 24)).shape == (1, 3, 24)
+def test_a_state_is_kept_in_the_cache() -> None:
+    layer = hw.MultiHeadAttention(24, 4, mechanism=Running()).double()
+    x = torch.randn(2, 7, 24, dtype=torch.float64)
     cache = hw.KVCache()
-    for given in (torch.randn(1, 3, 24), torch.randn(3, 24)):
-        with pytest.raises(hw.CacheError, match=r"this mechanism carries a state: <.*Running"):
-            layer(given, cache=cache)
-    assert cache.length() == 0
+    with torch.no_grad():
+        whole = layer(x)
+        context = Running().reference(hw.nn.AttentionCall(*layer.project(x)))
+        assert largest_error(whole, layer.W_o(layer.combine_heads(context))) < 1e-13
+        steps = [layer(x[:, a:b], cache=cache) for a, b in ((0, 3), (3, 4), (4, 7))]
+        assert largest_error(torch.cat(steps, 1), whole) < 1e-13
+        assert cache.length() == 7
+        cache.reorder(torch.tensor([1, 1]))
+        again = layer(x[1:].expand(2, -1, -1)[:, :1], cache=cache)
+        assert largest_error(again[0], again[1]) == 0.0
+    with pytest.raises(hw.CacheError, match="state"):
+        cache.crop(3)
+
+
+def test_lengths_of_rows_are_for_softmax_attention_and_a_cache() -> None:
+    layer, x = hw.MultiHeadAttention(24, 4, mechanism=Running()), torch.randn(2, 3, 24)
+    with pytest.raises(hw.CacheError, match=r"q_lengths is for softmax(.|\n)*Running"):
+        layer(x, cache=hw.KVCache(), q_lengths=[1, 3])
+    with pytest.raises(TypeError, match="q_lengths says which tokens a cache stores"):
+        layer(x, q_lengths=[1, 3])
 
 
 @pytest.mark.parametrize(
@@ -201,8 +223,9 @@ class Plain:
 
 
 def test_of_what_is_no_module_forward_is_called() -> None:
-    layer = hw.MultiHeadAttention(16, 4, mechanism=Meant())
-    assert_same_bits(layer(X), layer.W_o.bias.expand_as(X))
+    meant, plain = (hw.MultiHeadAttention(16, 4, mechanism=kind()) for kind in (Meant, Running))
+    meant.load_state_dict(plain.state_dict())
+    assert_same_bits(meant(X), plain(X))
 
 
 WRONG: dict[str, tuple[Callable[[Tensor], Any], type[Exception], str]] = {

@@ -67,9 +67,9 @@ def forward(
     """Return the output and, where wanted, the log-sum-exp."""
     output = like(query, value.shape[3])
     lse = lse_like(query) if want_lse else None
-    _kernels().attend(
-        *(_dense_rows(query), _dense_rows(key), _dense_rows(value), output, lse),
-        *_rest(query, key, added, rules, tensors),
+    kernels().attend(
+        *(dense_rows(query), dense_rows(key), dense_rows(value), output, lse),
+        *rest(query, key, added, rules, tensors),
     )
     return output, lse
 
@@ -87,11 +87,11 @@ def backward(
     d_query = query.new_empty(query.shape, dtype=torch.float32)
     d_key, d_value = like(key, key.shape[3]), like(value, value.shape[3])
     d_sinks = sinks_like(query, added.sinks)
-    _kernels().attend_backward(
+    kernels().attend_backward(
         *_upstream(d_output, d_lse),
         *_in_memory(given),
         *(d_query, d_key, d_value, None if added.sinks is None else d_sinks),
-        *_rest(query, key, added, rules, tensors),
+        *rest(query, key, added, rules, tensors),
     )
     return d_query.to(query.dtype), d_key, d_value, d_sinks
 
@@ -106,11 +106,11 @@ def bias_backward(
 ) -> Tensor:
     """Return the gradient of the bias, in its own shape, or of the table."""
     found = added_like(added)
-    _kernels().bias_backward(
+    kernels().bias_backward(
         *_upstream(d_output, d_lse),
         *_in_memory(given),
         *((None, found) if added.bias is None else (found, None)),
-        *_rest(given.query, given.key, added, rules, tensors),
+        *rest(given.query, given.key, added, rules, tensors),
     )
     return found
 
@@ -144,15 +144,15 @@ def added_like(added: Added) -> Tensor:
 
 
 def _upstream(d_output: Tensor, d_lse: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    return _dense_rows(d_output), None if d_lse is None else _plain(d_lse)[..., 0].contiguous()
+    return dense_rows(d_output), None if d_lse is None else _plain(d_lse)[..., 0].contiguous()
 
 
 def _in_memory(given: Given) -> tuple[Tensor, ...]:
     *rows, lse = given
-    return (*(_dense_rows(tensor) for tensor in rows), _plain(lse).contiguous())
+    return (*(dense_rows(tensor) for tensor in rows), _plain(lse).contiguous())
 
 
-def _rest(
+def rest(
     query: Tensor, key: Tensor, added: Added, rules: Rules, tensors: tuple[Tensor, ...]
 ) -> tuple[Any, ...]:
     """Return the arguments that all kernels end with."""
@@ -192,11 +192,11 @@ def _live_tiles(rules: Rules, tensors: tuple[Tensor, ...]) -> Any:  # noqa: ANN4
         return None
     if layout.for_kernels is None:
         tables = (layout.which, layout.starts, layout.entries, layout.bitmaps)
-        layout.for_kernels = _kernels().LiveTiles(*tables)
+        layout.for_kernels = kernels().LiveTiles(*tables)
     return layout.for_kernels
 
 
-def _dense_rows(tensor: Tensor) -> Tensor:
+def dense_rows(tensor: Tensor) -> Tensor:
     """Return the tensor with an innermost stride of 1, copied where it has another."""
     tensor = _plain(tensor)
     return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] < 2 else tensor.contiguous()
@@ -209,7 +209,8 @@ def _plain(tensor: Tensor) -> Tensor:
     return tensor.resolve_neg() if tensor.is_neg() else tensor
 
 
-def _kernels() -> Any:  # noqa: ANN401
+def kernels() -> Any:  # noqa: ANN401
+    """Return the compiled core, or refuse."""
     if _native.kernels is None:
         raise BackendRefused(
             f"headwise: {_native.reason}, and this graph was made for it\n"

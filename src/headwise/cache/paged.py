@@ -1,0 +1,184 @@
+"""Storage for one layer in pages of a pool, shared where rows begin alike."""
+
+from itertools import islice
+from operator import add
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from headwise.cache.pool import PagePool
+from headwise.cache.room import blanked, token_indices
+from headwise.cache.row_counts import RowCounts, each, listed, picked
+from headwise.cache.row_formats import RowFormat, Tensors, as_stored
+from headwise.cache.storage import (
+    Given,
+    Held,
+    HeldWhole,
+    State,
+    Storage,
+    is_tracked,
+    refuse_gradients,
+)
+from headwise.ops import StoredKeys
+
+# The pages of every row, in the order of its tokens.
+Table: TypeAlias = tuple[tuple[int, ...], ...]
+
+
+class PagedStorage(Storage):
+    """Keys and values of one layer in pages; a page of several holders is never written to."""
+
+    def __init__(self, form: RowFormat, pool: PagePool) -> None:
+        super().__init__(form)
+        self._pool = pool
+        self._table: Table = ()
+        self._pages: Tensor | None = None
+
+    def __del__(self) -> None:
+        self._pool.release(_all(self._table))
+
+    @property
+    @override
+    def nbytes(self) -> int:
+        return len(set(_all(self._table))) * self._pool.page_nbytes
+
+    @override
+    def append(
+        self, key: Tensor, value: Tensor, given: Given, counts: RowCounts, *, tracked: bool
+    ) -> Held:
+        if is_tracked(tracked, key, value):
+            raise refuse_gradients("pages", "pool")
+        fresh = self.form.encode(key, value)
+        self._pool.check(fresh)
+        ends = each(add, self.lengths, counts)
+        self._give_pages(fresh, listed(ends, given.batch))
+        self._write(fresh, counts)
+        self.lengths, self.given = ends, given
+        return self.held()
+
+    @override
+    def held(self) -> Held:
+        assert self.given is not None
+        return HeldWhole(self.given, self.lengths, self._stored())
+
+    @property
+    @override
+    def state(self) -> State:
+        return self.lengths, self.given, self._table
+
+    @override
+    def restore(self, state: State) -> None:
+        lengths, given, table = state
+        self._pool.share(_all(table))
+        self._pool.release(_all(self._table))
+        self.lengths, self.given = lengths, given
+        self._set_table(table)
+
+    @override
+    def forget(self) -> None:
+        self.restore((0, None, ()))
+
+    @override
+    def crop(self, length: int) -> None:
+        page = self._pool.page
+        lengths = each(lambda held: min(held, length), self.lengths)
+        each_row = listed(lengths, len(self._table))
+        kept = [-(-count // page) for count in each_row]
+        table = tuple(row[:count] for row, count in zip(self._table, kept, strict=True))
+        self.restore((lengths, self.given, table))
+
+    @override
+    def reorder(self, index: Tensor) -> None:
+        if self.given is None:
+            return
+        table = tuple(self._table[row] for row in index.tolist())
+        given = self.given._replace(batch=len(table))
+        self.restore((picked(self.lengths, index), given, table))
+
+    @override
+    def fork(self) -> "Storage":
+        self._pool.share(_all(self._table))
+        return super().fork()
+
+    @override
+    def dump(self) -> tuple[Tensors, dict[str, RowCounts]]:
+        stored = self._stored()
+        tensors = tuple(stored.in_order(tensor) for tensor in self._pool.tensors)
+        return blanked(tensors, self.lengths), {"lengths": self.lengths}
+
+    @override
+    def fill(self, given: Given, tensors: Tensors, counts: dict[str, RowCounts]) -> None:
+        self._pool.check(tensors)
+        self._give_pages(tensors, listed(counts["lengths"], given.batch))
+        self._write(tensors, counts["lengths"])
+        self.lengths, self.given = counts["lengths"], given
+
+    def _stored(self) -> StoredKeys:
+        return as_stored(self._pool.tensors, self._page_table(), self.length)
+
+    def _page_table(self) -> Tensor:
+        """Return the pages of every row, (batch, pages) int32; those of short rows end in 0."""
+        if self._pages is None:
+            widest = max((len(row) for row in self._table), default=0)
+            rows = [(*row, *[0] * (widest - len(row))) for row in self._table]
+            pages = torch.tensor(rows, dtype=torch.int32, device="cpu")
+            self._pages = pages.view(len(rows), widest)
+        return self._pages
+
+    def _set_table(self, table: Table) -> None:
+        self._table, self._pages = table, None
+
+    def _give_pages(self, rows: Tensors, ends: list[int]) -> None:
+        """Let every row have pages up to its end, and its last one for itself; or refuse."""
+        pool, page = self._pool, self._pool.page
+        table = self._table or ((),) * len(ends)
+        starts = listed(self.lengths, len(ends))
+        new = [-(-end // page) - len(held) for end, held in zip(ends, table, strict=True)]
+        shared = self._shared_ends(table, starts, ends)
+        if self._table and pool.tensors and not shared and not any(new):
+            return
+        taken = iter(pool.take(len(shared) + sum(new), rows))
+        found = [list(held) for held in table]
+        for row in shared:
+            last = found[row][-1]
+            found[row][-1] = next(taken)
+            pool.copy(last, found[row][-1])
+            pool.release([last])
+        rows_found = zip(found, new, strict=True)
+        self._set_table(tuple((*held, *islice(taken, count)) for held, count in rows_found))
+
+    def _shared_ends(self, table: Table, starts: list[int], ends: list[int]) -> list[int]:
+        """Return the rows that go on in a page of several holders; the last holder may keep it."""
+        found = []
+        holders: dict[int, int] = {}
+        for row, (start, end) in enumerate(zip(starts, ends, strict=True)):
+            if end == start or not start % self._pool.page:
+                continue
+            last = table[row][-1]
+            count = holders.get(last, self._pool.holders(last))
+            if count > 1:
+                holders[last] = count - 1
+                found.append(row)
+        return found
+
+    def _write(self, rows: Tensors, counts: RowCounts) -> None:
+        """Write new tokens to the pages that rows have for them."""
+        table, device, page = self._page_table(), rows[0].device, self._pool.page
+        if isinstance(counts, int) and isinstance(self.lengths, int):
+            end, start = self.lengths + counts, self.lengths
+            for low in range(start - start % page, end, page):
+                part = slice(max(low, start), min(low + page, end))
+                new = tuple([row[:, :, part.start - start : part.stop - start] for row in rows])
+                pages = table[:, low // page].long().to(device)
+                self._pool.write(new, pages, slice(part.start - low, part.stop - low))
+            return
+        row, token, place = token_indices(counts, 0, self.lengths, rows[0].shape[0])
+        pages = table[row, place // page].long().to(device)
+        row, token, place = (index.to(device) for index in (row, token, place % page))
+        self._pool.write(tuple(new[row, :, token] for new in rows), pages, place)
+
+
+def _all(table: Table) -> list[int]:
+    return [number for row in table for number in row]
