@@ -8,11 +8,9 @@ from typing import Any
 
 import torch
 
-import headwise.hf
-from headwise.cli.failures import Unable, first_line
+from headwise.cli.cache_kinds import CacheKind
 from headwise.cli.models import Source
 from headwise.cli.packages import require_transformers
-from headwise.errors import CacheError
 from headwise.ops import tally
 
 
@@ -51,6 +49,7 @@ class Continuation:
         prefill_seconds: From the start to the first new token.
         decode_seconds: From the first new token to the last.
         cache_bytes: Size of the key/value cache at the end; ``None`` without a cache.
+        cache_tokens: How many tokens it has taken; ``None`` without a cache.
         prefill_backends: How many attention calls each backend took up to the first new token.
         decode_backends: The same for the other tokens.
     """
@@ -62,6 +61,7 @@ class Continuation:
     prefill_seconds: float
     decode_seconds: float
     cache_bytes: int | None
+    cache_tokens: int | None
     prefill_backends: Counter[str]
     decode_backends: Counter[str]
 
@@ -73,7 +73,7 @@ def continue_text(
     *,
     max_new_tokens: int,
     sampling: Sampling,
-    use_cache: bool,
+    cache_kind: CacheKind | None,
     emit: Callable[[str], None],
 ) -> Continuation:
     """Write on after ``prompt`` and hand each piece of text to ``emit`` as it is produced.
@@ -84,37 +84,34 @@ def continue_text(
         prompt: What the tokenizer returned for one text, as tensors.
         max_new_tokens: The most tokens to write.
         sampling: How the next token is chosen.
-        use_cache: Keep keys and values between tokens; otherwise all is computed anew for each.
+        cache_kind: How keys and values are kept between tokens; ``None`` = not at all, so that
+            everything is computed anew for each.
         emit: Called with text that is complete; a character is never cut.
     """
-    cache = _cache(model.config) if use_cache else None
+    prompt_tokens = int(prompt["input_ids"].shape[1])
+    room = prompt_tokens + max_new_tokens
+    cache = None if cache_kind is None else cache_kind.build(model.config, room)
     model.generation_config = _settings(model.generation_config, max_new_tokens, sampling)
     if sampling.seed is not None:
         torch.manual_seed(sampling.seed)
     with tally() as ran:
         writer = _Writer(opened.tokenizer, emit, ran)
         writer.started = time.perf_counter()
-        model.generate(**prompt, streamer=writer, use_cache=use_cache, cache=cache)
+        model.generate(**prompt, streamer=writer, use_cache=cache is not None, cache=cache)
     ends = model.generation_config.eos_token_id
     ends = ends if isinstance(ends, list) else [ends]
     return Continuation(
         text=writer.text,
         tokens=writer.tokens,
         ended=writer.tokens[-1] in ends,
-        prompt_tokens=int(prompt["input_ids"].shape[1]),
+        prompt_tokens=prompt_tokens,
         prefill_seconds=writer.times[0] - writer.started,
         decode_seconds=writer.times[-1] - writer.times[0],
         cache_bytes=None if cache is None else cache.nbytes,
+        cache_tokens=None if cache is None else cache.get_seq_length(),
         prefill_backends=writer.prefill_backends,
         decode_backends=ran - writer.prefill_backends,
     )
-
-
-def _cache(config: Any) -> Any:
-    try:
-        return headwise.hf.Cache(config)
-    except CacheError as refusal:
-        raise Unable(f"{first_line(refusal)}; --no-cache does without") from refusal
 
 
 def _settings(own: Any, max_new_tokens: int, sampling: Sampling) -> Any:

@@ -10,6 +10,7 @@ import typer
 
 from headwise import _native
 from headwise.cli import demo_models
+from headwise.cli.cache_kinds import KINDS, CacheKind, cache_kind
 from headwise.cli.continuation import Continuation, Sampling, continue_text
 from headwise.cli.failures import WrongInput, check_text
 from headwise.cli.models import Source, source, text_model
@@ -41,6 +42,16 @@ def generate(  # noqa: PLR0913 (one parameter per option)
     seed: Annotated[
         int | None, typer.Option(min=0, max=2**63 - 1, help="Seed of the draw.")
     ] = None,
+    cache: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND",
+            help=f"How keys and values are kept: {KINDS}. int8 takes about a quarter of the room; "
+            "a window keeps the last N tokens and drops the others, which changes the text; all "
+            "but the window and int8 give the same text.  [default: growing]",
+            show_default=False,
+        ),
+    ] = None,
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="Compute all anew for each token, to see the cost.")
     ] = False,
@@ -63,6 +74,9 @@ def generate(  # noqa: PLR0913 (one parameter per option)
         raise WrongInput(
             "without drawing, --seed, --top-k and --top-p do nothing; add --temperature above 0"
         )
+    if cache is not None and no_cache:
+        raise WrongInput("--cache and --no-cache exclude each other; leave one of them out")
+    kind = None if no_cache else cache_kind("growing" if cache is None else cache)
     opened = source(model or str(demo_models.ready(demo_models.SMOLLM2)))
     tokens = opened.tokenizer(prompt, return_tensors="pt", return_token_type_ids=False)
     _check_room(opened, int(tokens["input_ids"].shape[1]), max_new_tokens)
@@ -72,15 +86,21 @@ def generate(  # noqa: PLR0913 (one parameter per option)
         tokens,
         max_new_tokens=max_new_tokens,
         sampling=sampling,
-        use_cache=not no_cache,
+        cache_kind=kind,
         emit=_silent if as_json else _Typewriter(prompt),
     )
-    figures = _figures(opened.name, written)
+    figures = _figures(opened.name, written, kind)
     if as_json:
         text = {"prompt": prompt, "text": written.text, "tokens": written.tokens}
         print(json.dumps({"model": opened.name, **text, "ended": written.ended, "stats": figures}))
         return
     print()
+    if kind is not None and figures["cache_dropped_tokens"]:
+        print(
+            f"headwise generate: --cache {kind} has dropped {figures['cache_dropped_tokens']} of "
+            f"{written.cache_tokens} tokens; in each layer a token saw the last {kind.window}",
+            file=sys.stderr,
+        )
     if stats:
         rows = table("", stderr=True)
         rows.add_column("figure")
@@ -124,7 +144,7 @@ def _silent(piece: str) -> None:
     """Write nothing: the whole text goes into the JSON object."""
 
 
-def _figures(name: str, written: Continuation) -> dict[str, Any]:
+def _figures(name: str, written: Continuation, kind: CacheKind | None) -> dict[str, Any]:
     new = len(written.tokens)
     prefill, decode = written.prefill_seconds, written.decode_seconds
     return {
@@ -135,7 +155,9 @@ def _figures(name: str, written: Continuation) -> dict[str, Any]:
         "prefill_tokens_per_second": round(written.prompt_tokens / prefill, 1),
         "decode_seconds": round(decode, 4),
         "decode_tokens_per_second": round((new - 1) / decode, 1) if new > 1 else None,
+        "cache": None if kind is None else str(kind),
         "cache_bytes": written.cache_bytes,
+        "cache_dropped_tokens": None if kind is None else kind.dropped(written.cache_tokens or 0),
         "prefill_backend": _worded(written.prefill_backends),
         "decode_backend": _worded(written.decode_backends),
         "instruction_set": _native.isa(),

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from transformers.utils.output_capturing import _active_collector
 
 from headwise.errors import BackendRefused, ShapeError
+from headwise.hf.cached_tensor import ordinary, reading_of
 from headwise.hf.masks import from_tensor, unmasked
 from headwise.hf.pattern_mask import PatternMask
 from headwise.hf.report import notes
@@ -86,7 +87,7 @@ def attention(  # noqa: PLR0913
     _refuse_unknown(module, others)
     batch = max(query.shape[0], key.shape[0])
     query, key, value = (
-        t.expand(batch, -1, -1, -1) if t.shape[0] == 1 else t for t in (query, key, value)
+        t if t.shape[0] == batch else t.expand(batch, -1, -1, -1) for t in (query, key, value)
     )
     pattern, bias, q_offset, kv_offset = _who(
         module, query, key, attention_mask, is_causal, sliding_window
@@ -103,9 +104,16 @@ def attention(  # noqa: PLR0913
         "q_offset": q_offset,
         "kv_offset": kv_offset,
     }
-    output = attend(query, key, value, pattern.simplified(), dropout_p=dropout, **extras)
+    pattern = pattern.simplified()
+    stored = reading_of(query, key, value)
+    if stored is not None:
+        output = stored.attend(query, pattern, dropout, **extras)
+    else:
+        key, value = ordinary(key), ordinary(value)
+        output = attend(query, key, value, pattern, dropout_p=dropout, **extras)
     weights = None
     if _wants_weights(others):
+        key = ordinary(key)
         weights = attention_weights(query, key, pattern, **extras)
     return output.transpose(1, 2).contiguous(), weights
 

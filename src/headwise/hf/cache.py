@@ -1,33 +1,50 @@
 """A transformers cache for ``generate`` that stores in ``headwise.KVCache``."""
 
-from typing import NoReturn
+import copy
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedConfig
-from transformers.cache_utils import DynamicCache, DynamicLayer, get_layer_types_and_kwargs
+from transformers.cache_utils import DummyLayer, DynamicCache
 from typing_extensions import override
 
-from headwise.cache import KVCache
+from headwise.cache import KVCache, PagePool
 from headwise.errors import CacheError
+from headwise.hf.cache_layer import CacheLayer
+from headwise.hf.layer_reading import Form, LayerReading
+from headwise.hf.layer_stores import LayerStores, Window, check_window, plan_of
 
-_KEEPS_ALL = frozenset(("full_attention", "sliding_attention", "chunked_attention", "dummy"))
+_NOTHING: Any = DummyLayer
 
 
 class Cache(DynamicCache):
-    """Keys and values of a transformers model in room that doubles: no token copies the others.
+    """Keys and values of a transformers model, stored as ``headwise.KVCache`` stores them.
 
     Give it to a model or to ``generate`` as ``cache=``; for an encoder-decoder model, two of them
-    in ``EncoderDecoderCache``. Every layer keeps all tokens, those with a sliding window too: the
-    mask lets them see what the window allows. A forward pass that fails half-way leaves nothing
-    behind; in the very first pass that takes a ``config``, which tells how many layers there are.
+    in ``EncoderDecoderCache``. With ``attn_implementation="headwise"``, 8 bits, pages and windows
+    are read where they lie; any other attention gets ordinary tensors made from them. A forward
+    pass that fails half-way leaves nothing behind; in the very first pass that takes a
+    ``config``, which tells how many layers there are.
 
     Args:
         config: Configuration of the model; ``None`` = layers are counted as they come.
         capacity: Room in tokens, allocated once and never moved; ``None`` = the room grows.
+        window: The last tokens that every query sees, itself included, in room that does not
+            grow; a sliding layer keeps its own window where that is shorter. This changes what
+            layers see that attend to everything. ``"model"`` keeps what the sliding layers of the
+            model see, and all tokens in the others: the same numbers, in less room. ``None`` =
+            all layers keep all tokens, those with a sliding window too.
+        keep_first: First tokens that the window never drops.
+        rollback: Tokens that ``crop`` can take back from a window, such as the candidates of
+            assisted decoding.
+        dtype: What is stored: ``torch.int8`` with a scale per token and head, or a floating-point
+            dtype; ``None`` = what the model computes in.
+        pool: A ``headwise.PagePool`` whose pages the layers share with other caches.
 
     Raises:
-        CacheError: A model with layers that do not store keys and values of every token.
+        CacheError: A model with layers that do not store keys and values of every token;
+            otherwise as ``KVCache``.
 
     Example:
         >>> import headwise as hw
@@ -37,11 +54,34 @@ class Cache(DynamicCache):
     """
 
     def __init__(
-        self, config: PreTrainedConfig | None = None, *, capacity: int | None = None
+        self,
+        config: PreTrainedConfig | None = None,
+        *,
+        capacity: int | None = None,
+        window: Window = None,
+        keep_first: int = 0,
+        rollback: int = 16,
+        dtype: torch.dtype | None = None,
+        pool: PagePool | None = None,
     ) -> None:
         super().__init__()
-        self.store = KVCache(capacity=capacity)
-        self._last = None if config is None else _last_layer(config)
+        check_window(window, keep_first, config)
+        options = {"capacity": capacity, "rollback": rollback, "dtype": dtype, "pool": pool}
+        self.stores = LayerStores(window, keep_first, plan_of(config), options)
+        self._config = None if config is None else config.get_text_config(decoder=True)
+        self._forms: dict[int, Form] = {}
+        self._waiting: LayerReading | None = None
+        self._versions: dict[int, int] = {}
+        self._before: dict[int | None, KVCache] = {}
+        self._at = -1
+        if self.stores.plan.last is not None:
+            self._make_layers(self.stores.plan.last)
+
+    @property
+    def store(self) -> KVCache:
+        """The cache of all layers that keep equally many tokens as layer 0."""
+        self._settle()
+        return self.stores.of(0)
 
     @override
     def update(
@@ -52,19 +92,65 @@ class Cache(DynamicCache):
         *args: object,
         **kwargs: object,
     ) -> tuple[Tensor, Tensor]:
-        self._forget_unfinished(layer_idx)
-        stored = self.store.append(key_states, value_states, layer=layer_idx)
-        while len(self.layers) <= layer_idx:
-            self.layers.append(_Layer(self, len(self.layers)))
+        self._settle()
+        if layer_idx <= self._at or self._at < 0:
+            self._begin(layer_idx, key_states.shape[2])
+        self._at = layer_idx
+        self._make_layers(layer_idx)
+        heads, dims = key_states.shape[1], (key_states.shape[3], value_states.shape[3])
+        form = Form(heads, dims, key_states.dtype, key_states.device)
+        if self._is_plain(layer_idx, form):
+            stored = self.stores.of(layer_idx).append(key_states, value_states, layer=layer_idx)
+            self.changed(layer_idx)
+            self._forms[layer_idx] = form
+            return stored.key, stored.value
+        reading = LayerReading(self, layer_idx, (key_states, value_states), form)
+        self._forms[layer_idx] = form
+        self._waiting = reading
+        return reading.tensors()
+
+    def read(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Return keys and values of a layer that holds some, without a copy."""
+        self._settle()
+        form = self._forms[layer]
+        if not self._is_plain(layer, form):
+            return LayerReading(self, layer, None, form).tensors()
+        stored = self.stores.of(layer).stored(layer)
         return stored.key, stored.value
+
+    def length_of(self, layer: int) -> int:
+        """Return how many tokens a layer has taken, those of an unfinished pass included."""
+        self._settle()
+        return self.stores.of(layer).length(layer)
 
     @override
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        return min(self.store.length(layer_idx), self._finished)
+        if layer_idx in self.stores.plan.empty:
+            return self._finished
+        return min(self.length_of(layer_idx), self._finished)
+
+    @override
+    def get_max_length(self, layer_idx: int | None = None) -> int:
+        capacity: int | None = self.stores.options["capacity"]
+        return -1 if capacity is None else capacity
 
     @override
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
-        return self.get_seq_length(layer_idx) + query_length, 0
+        past = self.get_seq_length(layer_idx)
+        first = 0
+        if self.slides(layer_idx):
+            first = max(past - (self.stores.window_of(layer_idx) or 0) + 1, 0)
+        return past - first + query_length, first
+
+    def slides(self, layer: int) -> bool:
+        """Say whether masks for a layer speak of its window alone.
+
+        So they do for other attention than headwise's, which is told what the window of the model
+        itself holds, as transformers' own cache tells it.
+        """
+        if self._config is None or self._config._attn_implementation == "headwise":
+            return False
+        return self.stores.keeps_own_window(layer)
 
     @override
     def crop(self, tokens_to_remove: int) -> None:
@@ -75,7 +161,7 @@ class Cache(DynamicCache):
                 and more than there are removes all.
 
         Raises:
-            CacheError: A positive number.
+            CacheError: A positive number; more tokens than a window can give back.
         """
         if tokens_to_remove > 0:
             raise CacheError(
@@ -84,122 +170,113 @@ class Cache(DynamicCache):
                 "  hint: crop(-2) takes back two tokens; to keep the first n, "
                 "crop(n - cache.get_seq_length())"
             )
-        self.store.crop(max(self._finished + tokens_to_remove, 0))
+        self._crop_to(max(self._finished + tokens_to_remove, 0))
 
     @override
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        self.store.reorder(beam_idx)
+        self._settle()
+        for store in self.stores:
+            store.reorder(beam_idx)
+        self._all_changed()
 
     @override
     def batch_repeat_interleave(self, repeats: int) -> None:
-        self.store.reorder(torch.arange(self._samples).repeat_interleave(repeats))
+        self.reorder_cache(torch.arange(self._samples).repeat_interleave(repeats))
 
     @override
     def batch_select_indices(self, indices: Tensor) -> None:
-        self.store.reorder(torch.arange(self._samples)[indices.to("cpu")])
+        self.reorder_cache(torch.arange(self._samples)[indices.to("cpu")])
 
     @override
     def reset(self) -> None:
-        self.store.reset()
+        self._waiting = None
+        for store in self.stores:
+            store.reset()
+        self._all_changed()
+
+    def fork(self) -> "Cache":
+        """Return an independent cache that shares memory until one of the two writes to it."""
+        self._settle()
+        other = copy.copy(self)
+        other.stores = self.stores.forked()
+        other._forms, other._versions = dict(self._forms), dict(self._versions)
+        other.layers, other._before = [], {}
+        other._make_layers(len(self.layers) - 1)
+        return other
 
     @property
     def nbytes(self) -> int:
         """Memory held by all layers, the room not yet filled included, in bytes."""
-        return self.store.nbytes
+        self._settle()
+        return sum(store.nbytes for store in self.stores)
+
+    def changes_of(self, layer: int) -> int:
+        """Return a number that differs whenever a layer holds other tokens than before."""
+        return self._versions.get(layer, 0)
+
+    def changed(self, layer: int) -> int:
+        """Note that a layer holds other tokens than before; return its new number."""
+        if self._waiting is not None and self._waiting.layer == layer:
+            self._waiting = None
+        self._versions[layer] = self._versions.get(layer, 0) + 1
+        return self._versions[layer]
 
     def __repr__(self) -> str:
-        return f"Cache({self.store!r})"
+        self._settle()
+        return f"Cache({', '.join(map(repr, self.stores))})"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Cache":
+        return self.fork()
 
     @property
     def _finished(self) -> int:
         """Tokens of the last pass that reached the last layer."""
-        last = len(self.layers) - 1 if self._last is None else self._last
-        return self.store.length(last)
+        last = self.stores.plan.last
+        return self.length_of(max(len(self.layers) - 1, 0) if last is None else last)
 
     @property
     def _samples(self) -> int:
-        return self.store.stored(len(self.layers) - 1).key.shape[0] if self.layers else 0
+        self._settle()
+        made = max(self._forms, default=None)
+        return 0 if made is None else int(self.stores.of(made).lengths(made).shape[0])
 
-    def _forget_unfinished(self, layer: int) -> None:
-        """Take back what a pass that failed before the last layer had stored."""
-        if self.store.length(layer) <= self._finished:
-            return
-        if self._finished:
-            self.store.crop(self._finished)
-        else:
-            self.store.reset()
+    def _is_plain(self, layer: int, form: Form) -> bool:
+        """Say whether what is stored is what the model reads, so that views of it will do."""
+        options = self.stores.options
+        as_it_is = options["dtype"] in (None, form.dtype) and options["pool"] is None
+        return as_it_is and self.stores.window_of(layer) is None
 
+    def _settle(self) -> None:
+        """Store the tokens that wait for the attention that never came."""
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waiting.store()
 
-class _Layer(DynamicLayer):  # type: ignore[no-untyped-call]
-    """The view of one layer that modelling code takes out of ``cache.layers``."""
+    def _make_layers(self, last: int) -> None:
+        for number in range(len(self.layers), last + 1):
+            empty = number in self.stores.plan.empty
+            self.layers.append(_NOTHING() if empty else CacheLayer(self, number))
 
-    def __init__(self, cache: Cache, number: int) -> None:
-        self._cache = cache
-        self._number = number
+    def _begin(self, layer: int, tokens: int) -> None:
+        """Start a pass: take back what one that failed before the last layer had stored."""
+        finished = self._finished
+        if self.stores.of(layer).length(layer) > finished:
+            self.stores.by_window.update(self._before)
+            if finished:
+                self._crop_to(finished)
+            else:
+                self.reset()
+        rollback: int = self.stores.options["rollback"]
+        # A window may have to drop what a long pass leaves no room for.
+        self._before = self.stores.forked_windows() if tokens > rollback else {}
 
-    @property
-    def is_initialized(self) -> bool:  # type: ignore[override]
-        """Whether the layer holds tokens."""
-        return self._cache.store.length(self._number) > 0
+    def _crop_to(self, length: int) -> None:
+        self._settle()
+        for store in self.stores:
+            store.crop(length)
+        self._all_changed()
 
-    @property
-    def keys(self) -> Tensor | None:  # type: ignore[override]
-        """The stored keys, a view; ``None`` before the first ones."""
-        return self._cache.store.stored(self._number).key if self.is_initialized else None
-
-    @property
-    def values(self) -> Tensor | None:  # type: ignore[override]
-        """The stored values, a view; ``None`` before the first ones."""
-        return self._cache.store.stored(self._number).value if self.is_initialized else None
-
-    @override
-    def update(
-        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
-    ) -> tuple[Tensor, Tensor]:
-        return self._cache.update(key_states, value_states, self._number)
-
-    @override
-    def get_seq_length(self) -> int:
-        return self._cache.get_seq_length(self._number)
-
-    @override
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self._cache.get_mask_sizes(query_length, self._number)
-
-    @override
-    def crop(self, tokens_to_remove: int) -> NoReturn:
-        self._refuse("crop")
-
-    @override
-    def reorder_cache(self, beam_idx: Tensor) -> NoReturn:
-        self._refuse("reorder_cache")
-
-    @override
-    def reset(self) -> NoReturn:
-        self._refuse("reset")
-
-    @override
-    def batch_repeat_interleave(self, repeats: int) -> NoReturn:
-        self._refuse("batch_repeat_interleave")
-
-    @override
-    def batch_select_indices(self, indices: Tensor) -> NoReturn:
-        self._refuse("batch_select_indices")
-
-    def _refuse(self, method: str) -> NoReturn:
-        raise CacheError(
-            f"Cache: {method} works on all layers at once, got layer {self._number}\n"
-            f"  hint: call cache.{method}, not cache.layers[{self._number}].{method}"
-        )
-
-
-def _last_layer(config: PreTrainedConfig) -> int:
-    """Return the last layer that stores tokens of its own."""
-    types, _ = get_layer_types_and_kwargs(config.get_text_config(decoder=True))
-    other = sorted(set(types) - _KEEPS_ALL)
-    if other:
-        raise CacheError(
-            f"Cache: layers must store keys and values of every token, got {', '.join(other)}\n"
-            "  hint: leave cache= out, so that transformers builds the one this model needs"
-        )
-    return max((n for n, kind in enumerate(types) if kind != "dummy"), default=0)
+    def _all_changed(self) -> None:
+        self._before, self._at = {}, -1
+        for layer in self._forms:
+            self.changed(layer)
