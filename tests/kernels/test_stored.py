@@ -46,7 +46,8 @@ def defined(query: Tensor, key: Tensor, value: Tensor, dtype: torch.dtype) -> Te
     q, k, v = (x.to(dtype) for x in (query, key, value))
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
     weights = (q @ k.mT * query.shape[-1] ** -0.5).softmax(-1)
-    return weights @ v
+    mixed: Tensor = weights @ v
+    return mixed
 
 
 @st.composite
@@ -76,13 +77,13 @@ def test_rows_of_8_bits_are_read_as_what_they_stand_for(
     (key, key_scale), (value, value_scale) = (
         rounded(torch.randn(batch, heads, kv_len, width)) for width in (dim, value_dim)
     )
-    meant = [
+    keys, values = (
         x.double() * s.double()[..., None] for x, s in ((key, key_scale), (value, value_scale))
-    ]
-    exact = defined(query, *meant, torch.float64)
+    )
+    exact = defined(query, keys, values, torch.float64)
     with _native.use_isa(isa):
         found = attend(query, key, value, (key_scale, value_scale))
-    plain = defined(query, *meant, torch.float32).to(dtype)
+    plain = defined(query, keys, values, torch.float32).to(dtype)
     assert_within_budget(found, exact=exact, plain=plain, label=isa)
 
 
