@@ -3,22 +3,25 @@
 import json
 from os import PathLike, fspath
 from pathlib import Path
-from tempfile import NamedTemporaryFile
+from stat import S_IMODE
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 import torch
 from torch import Tensor
 
+from headwise.cache.file_checks import check_counts, check_rows, counts_of, length_of_state
 from headwise.cache.kinds import Kind, check_kind
 from headwise.cache.nest_forms import built, form_of
 from headwise.cache.pool import PagePool
-from headwise.cache.row_counts import RowCounts, gathered
 from headwise.cache.row_formats import Tensors
 from headwise.cache.states import LayerState, tensors_of
 from headwise.cache.storage import Given, Storage
 from headwise.errors import CacheError
 
 _FORMAT, _VERSION = "headwise.KVCache", "1"
+# What reading raises where a description and its tensors do not fit.
+_MISFITS = (LookupError, ValueError, TypeError, AttributeError, ImportError, StopIteration)
 
 
 class Contents(NamedTuple):
@@ -49,11 +52,14 @@ def save(
         said["states"][number] = {"form": form_of(state.nest), "length": state.length}
         tensors |= _numbered(f"states.{number}", tensors_of(state.nest))
     metadata = {"format": _FORMAT, "version": _VERSION, "cache": json.dumps(said)}
-    target = Path(fspath(path))
-    with NamedTemporaryFile(dir=target.parent, prefix=target.name, delete=False) as beside:
-        written = Path(beside.name)
+    # What a link names is written, not the link.
+    target = Path(fspath(path)).resolve()
+    written = target.with_name(f"{target.name}.{uuid4().hex}")
+    written.touch(exist_ok=False)  # with the permissions that the umask leaves
     try:
+        mode = S_IMODE((target if target.exists() else written).stat().st_mode)
         save_file(tensors, written, metadata)
+        written.chmod(mode)
         written.replace(target)
     except BaseException:
         written.unlink(missing_ok=True)
@@ -74,7 +80,7 @@ def load(path: str | PathLike[str], pool: PagePool | None, device: torch.device 
         return _contents(said, tensors, pool)
     except SafetensorError as wrong:
         raise _refusal(target, f"be a whole safetensors file, and reading says: {wrong}") from None
-    except (KeyError, ValueError, TypeError, AttributeError, ImportError, StopIteration) as wrong:
+    except _MISFITS as wrong:
         raise _refusal(target, f"describe its tensors, and does not: {wrong!r}") from wrong
 
 
@@ -92,29 +98,21 @@ def _contents(said: dict[str, Any], tensors: dict[str, Tensor], pool: PagePool |
     layers: dict[int, Storage] = {}
     for name, layer in said["layers"].items():
         given = _given(layer["given"], tensors[f"layers.{name}.0"].device)
-        counts = {key: _counts(count, given.batch) for key, count in layer["counts"].items()}
+        counts = {key: counts_of(count, given.batch) for key, count in layer["counts"].items()}
         rows = _taken(f"layers.{name}", tensors)
-        _check_rows(rows, given, 4 if kind.dtype == torch.int8 else 2)
+        check_rows(rows, given, kind)
+        check_counts(counts, rows, given, kind)
         storage = kind.made()
         storage.fill(given, rows, counts)
         layers[int(name)] = storage
     states = {
         int(name): LayerState(
-            built(state["form"], iter(_taken(f"states.{name}", tensors))), state["length"]
+            built(state["form"], iter(_taken(f"states.{name}", tensors))),
+            length_of_state(state["length"]),
         )
         for name, state in said["states"].items()
     }
     return Contents(kind, layers, states)
-
-
-def _check_rows(rows: Tensors, given: Given, count: int) -> None:
-    """Raise ``ValueError`` for tensors that are not the keys and values described."""
-    shapes = [tuple(row.shape) for row in rows]
-    tokens = shapes[0][2] if shapes and len(shapes[0]) > 2 else 0
-    alike = (given.batch, given.kv_heads, tokens)
-    wanted = [(*alike, width) for width in given.widths] + [alike, alike]
-    if shapes != wanted[:count]:
-        raise ValueError(f"tensors of {shapes} where {wanted[:count]} are described")
 
 
 def _kind_said(kind: Kind) -> dict[str, Any]:
@@ -145,15 +143,6 @@ def _given(said: list[Any], device: torch.device) -> Given:
     batch, kv_heads, (key_dim, value_dim), (key_dtype, value_dtype) = said
     dtypes = getattr(torch, key_dtype), getattr(torch, value_dtype)
     return Given(int(batch), int(kv_heads), (int(key_dim), int(value_dim)), dtypes, device)
-
-
-def _counts(said: Any, batch: int) -> RowCounts:  # noqa: ANN401
-    if isinstance(said, int):
-        return said
-    counts = [int(count) for count in said]
-    if len(counts) != batch:
-        raise ValueError(f"{len(counts)} counts for {batch} rows")
-    return gathered(counts)
 
 
 def _numbered(name: str, tensors: Tensors | list[Tensor]) -> dict[str, Tensor]:

@@ -1,6 +1,7 @@
 """Storage for one layer that is allocated once and never moves."""
 
 from copy import copy
+from typing import Self
 
 from torch import Tensor
 from typing_extensions import override
@@ -9,7 +10,7 @@ from headwise.cache.in_room import FromStart
 from headwise.cache.room import Room, copied, room_like
 from headwise.cache.row_counts import RowCounts, picked
 from headwise.cache.row_formats import RowFormat, Tensors
-from headwise.cache.storage import Storage, refuse_gradients
+from headwise.cache.storage import refuse_gradients
 from headwise.errors import CacheError
 
 
@@ -55,7 +56,7 @@ class FixedStorage(FromStart):
         self.lengths = picked(self.lengths, index)
 
     @override
-    def fork(self) -> "Storage":
+    def fork(self) -> Self:
         """Return a storage with room of its own at once, so that this one never moves."""
         twin = copy(self)
         if self._room is not None:

@@ -23,7 +23,7 @@ class GrowingStorage(FromStart):
         if self._room is None:
             return room_like(rows, max(tokens, _FIRST_ROOM))
         held = self._room.tokens
-        is_kept = self._room.is_shared or any(t.requires_grad for t in self._room.tensors)
+        is_kept = self._room.is_shared(self) or any(t.requires_grad for t in self._room.tensors)
         if tokens <= held and not is_kept:
             return self._room
         grown = room_like(rows, held if tokens <= held else max(tokens, 2 * held, _FIRST_ROOM))

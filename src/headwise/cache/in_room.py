@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from operator import add
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -51,10 +52,11 @@ class InRoom(Storage):
         self.given = self.given._replace(batch=len(index))
 
     @override
-    def fork(self) -> "Storage":
+    def fork(self) -> Self:
+        twin = super().fork()
         if self._room is not None:
-            self._room.is_shared = True
-        return super().fork()
+            self._room.share(self, twin)
+        return twin
 
 
 class FromStart(InRoom):

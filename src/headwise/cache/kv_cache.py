@@ -1,6 +1,6 @@
 """The key/value cache: stores what was seen, and attends to it in place."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from os import PathLike
@@ -13,12 +13,19 @@ from headwise._dims import Key, Output, Query, Sinks, Value
 from headwise.cache import files
 from headwise.cache.attending import attend_held
 from headwise.cache.kinds import Kind, check_kind
-from headwise.cache.limits import check_index, check_length, check_tokens
+from headwise.cache.layers import Layers
+from headwise.cache.limits import (
+    check_index,
+    check_layer,
+    check_layers,
+    check_length,
+    check_tokens,
+)
 from headwise.cache.pool import PagePool
 from headwise.cache.row_counts import appended_counts, as_tensor
 from headwise.cache.slots import Slots
 from headwise.cache.states import Nest, States, check_nest
-from headwise.cache.storage import Held, Storage, Stored
+from headwise.cache.storage import Stored
 from headwise.errors import CacheError
 from headwise.ops.softmax.settle import Extras
 from headwise.ops.softmax.settle_bias import Bias
@@ -27,7 +34,7 @@ from headwise.patterns import Causal, Pattern
 _CAUSAL = Causal()
 
 
-class KVCache:
+class KVCache(Layers):
     """Keys and values of all layers of a model, so that a step costs what is new.
 
     Positions are absolute and come from the cache: a query appended after ``n`` tokens stands at
@@ -38,7 +45,9 @@ class KVCache:
             are refused. ``None`` = the room grows, doubling.
         window: How many keys a query sees, its own counted; it is and-ed onto the pattern of every
             call. Room is constant, and what no window reaches any more is dropped.
-        keep_first: How many of the first tokens a window never drops; every query sees them.
+        keep_first: How many of the first tokens a window never drops; every query sees them. They
+            are counted as they are stored, padding in front too: pad on the right, with
+            ``q_lengths``.
         rollback: How many of the last tokens a window can give back, see ``crop``.
         dtype: What keys and values are stored in: a floating-point dtype, or ``torch.int8``, which
             rounds each row to 8 bits with a scale of its own. ``None`` = as they come.
@@ -67,14 +76,11 @@ class KVCache:
         dtype: torch.dtype | None = None,
         pool: PagePool | None = None,
     ) -> None:
-        self._kind = check_kind(Kind(capacity, window, keep_first, rollback, dtype, pool))
+        super().__init__(check_kind(Kind(capacity, window, keep_first, rollback, dtype, pool)))
         self.capacity = capacity
         self.window = window
         self.dtype = dtype
         self.pool = pool
-        self._layers: dict[int, Storage] = {}
-        self._states = States()
-        self._slots = Slots()
 
     def attend(
         self,
@@ -127,6 +133,7 @@ class KVCache:
                 would see tokens a window has dropped; otherwise as ``attend``. The cache then is
                 as it was.
         """
+        check_layer("KVCache.attend", layer)
         check_tokens(query, key, value, has_lengths=q_lengths is not None)
         if key is None and pattern is _CAUSAL:
             pattern = None
@@ -158,7 +165,9 @@ class KVCache:
         Raises:
             CacheError: As ``attend``; nothing is stored then.
         """
-        return self._append(key, value, layer, q_lengths, tracked=False).stored()
+        check_layer("KVCache.append", layer)
+        with self._undone_on_failure(layer):
+            return self._append(key, value, layer, q_lengths, tracked=False).stored()
 
     @contextmanager
     def appended(
@@ -178,6 +187,7 @@ class KVCache:
         Raises:
             CacheError: As ``attend``, or a window, which does not hold all; nothing is stored then.
         """
+        check_layer("KVCache.appended", layer)
         if self.window is not None:
             raise CacheError(
                 "KVCache.appended: the block must see all tokens, and a window of "
@@ -195,6 +205,7 @@ class KVCache:
         Raises:
             CacheError: The layer holds nothing yet.
         """
+        check_layer("KVCache.stored", layer)
         return self._held(layer).stored()
 
     def slot(self, module: object, layer: int | None = None) -> int:
@@ -203,7 +214,33 @@ class KVCache:
         Raises:
             CacheError: The layer asked for belongs to another module.
         """
-        return self._slots.claim(module, layer, set(self._layers) | set(self._states.layers))
+        if layer is not None:
+            check_layer("KVCache.slot", layer)
+        return self._slots.claim(module, layer, self._used)
+
+    def peek(self, module: object, layer: int | None = None) -> int:
+        """Return the layer that ``slot`` would give ``module``, giving it none.
+
+        Raises:
+            CacheError: As ``slot``.
+        """
+        if layer is not None:
+            check_layer("KVCache.peek", layer)
+        return self._slots.find(module, layer, self._used)
+
+    @contextmanager
+    def claimed(self, module: object, layer: int | None = None) -> Iterator[int]:
+        """Give ``module`` its layer for a block of code, as ``slot`` does, and yield its number.
+
+        Where the block fails, by an interrupt too, the layer's tokens, its state and its owner are
+        what they were.
+
+        Raises:
+            CacheError: As ``slot``.
+        """
+        number = self.peek(module, layer)
+        with self._slots.undone_on_failure(number), self._undone_on_failure(number):
+            yield self.slot(module, number)
 
     def length(self, layer: int = 0) -> int:
         """Return how many tokens the longest row of a layer has had; 0 for one never used."""
@@ -241,21 +278,29 @@ class KVCache:
         Raises:
             CacheError: A state of anything else, or of another batch.
         """
+        check_layer("KVCache.set_state", layer)
         given = self._layers[layer].given if layer in self._layers else None
         self._states.put(layer, state, length, None if given is None else given.batch)
 
-    def crop(self, length: int) -> None:
+    def crop(self, length: int, *, layers: Iterable[int] | None = None) -> None:
         """Keep the first ``length`` tokens of every row, 0 = none; a shorter row keeps all.
 
+        Args:
+            length: How many tokens to keep.
+            layers: Which layers are cropped; ``None`` = all, the memory of cross attention among
+                them. A cache that holds such a memory needs the layers of the decoder named.
+
         Raises:
-            CacheError: A negative length; further back than a window remembers; a layer with a
-                state, which cannot go back. Nothing has changed then.
+            CacheError: A negative length; layers that hold nothing; further back than a window
+                remembers; a layer with a state, which cannot go back. Nothing has changed then.
         """
         check_length(length)
-        self._states.check_crop(length)
-        for storage in self._layers.values():
+        chosen = self._used if layers is None else check_layers(layers, self._used)
+        self._states.check_crop(length, chosen)
+        storages = [self._layers[number] for number in chosen if number in self._layers]
+        for storage in storages:
             storage.check_crop(length)
-        for storage in self._layers.values():
+        for storage in storages:
             storage.crop(length)
 
     def reorder(self, index: Tensor) -> None:
@@ -266,7 +311,8 @@ class KVCache:
                 are shared, not copied.
 
         Raises:
-            CacheError: Indices that name no row; another batch size with a fixed capacity.
+            CacheError: Indices that name no row, or none at all; layers of different batches;
+                another batch size with a fixed capacity.
         """
         batches = {each.given.batch for each in self._layers.values() if each.given is not None}
         check_index(index, batches | self._states.rows())
@@ -347,49 +393,5 @@ class KVCache:
         return twin
 
     def __repr__(self) -> str:
-        lengths = {
-            layer: self.length(layer) for layer in sorted({*self._layers, *self._states.layers})
-        }
+        lengths = {layer: self.length(layer) for layer in sorted(self._used)}
         return f"KVCache({self._kind}, lengths={lengths}, {self.nbytes:,} bytes)"
-
-    def _held(self, layer: int) -> Held:
-        if layer not in self._layers or self._layers[layer].given is None:
-            raise CacheError(
-                f"KVCache: layer {layer} holds nothing; layers {sorted(self._layers)} do\n"
-                "  hint: give key and value in the first call"
-            )
-        return self._layers[layer].held()
-
-    def _append(
-        self,
-        key: Tensor,
-        value: Tensor,
-        layer: int,
-        q_lengths: Sequence[int] | Tensor | None,
-        *,
-        tracked: bool,
-    ) -> Held:
-        storage = self._layers.get(layer)
-        if storage is None:
-            storage = self._kind.made()
-        given = storage.fitting(key, value)
-        counts = appended_counts(q_lengths, given.batch, key.shape[2], "KVCache")
-        held = storage.append(key, value, given, counts, tracked=tracked)
-        self._layers[layer] = storage
-        return held
-
-    @contextmanager
-    def _undone_on_failure(self, layer: int) -> Iterator[None]:
-        """Take back what was appended when the attention that follows fails."""
-        before = self._layers.get(layer)
-        state = None if before is None else before.state
-        try:
-            yield
-        except BaseException:
-            if before is None or state is None:
-                made = self._layers.pop(layer, None)
-                if made is not None:
-                    made.forget()
-            else:
-                before.restore(state)
-            raise

@@ -2,7 +2,7 @@
 
 from itertools import islice
 from operator import add
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 import torch
 from torch import Tensor
@@ -18,13 +18,43 @@ from headwise.cache.storage import (
     HeldWhole,
     State,
     Storage,
+    Stored,
     is_tracked,
     refuse_gradients,
 )
+from headwise.errors import CacheError
 from headwise.ops import StoredKeys
 
 # The pages of every row, in the order of its tokens.
 Table: TypeAlias = tuple[tuple[int, ...], ...]
+
+
+class HeldPages(HeldWhole):
+    """All tokens of a layer, in pages that may be given to others before they are read."""
+
+    def __init__(
+        self, given: Given, lengths: RowCounts, whole: StoredKeys, pool: PagePool, table: Table
+    ) -> None:
+        super().__init__(given, lengths, whole)
+        self._pool = pool
+        self._table = table
+
+    @override
+    def stored(self) -> Stored:
+        pages = _all(self._table)
+        given = self._pool.given(pages)
+
+        def read() -> tuple[Tensor, Tensor]:
+            with self._pool.lock:
+                if self._pool.given(pages) != given:
+                    raise CacheError(
+                        "KVCache.stored: pages must still hold what is read, and some of "
+                        f"{len(pages)} were given to others since\n"
+                        "  hint: read key and value before the cache is cropped, reset or dropped"
+                    )
+                return self._plain()
+
+        return Stored(read)
 
 
 class PagedStorage(Storage):
@@ -37,7 +67,7 @@ class PagedStorage(Storage):
         self._pages: Tensor | None = None
 
     def __del__(self) -> None:
-        self._pool.release(_all(self._table))
+        self._pool.drop(_all(self._table))
 
     @property
     @override
@@ -51,17 +81,17 @@ class PagedStorage(Storage):
         if is_tracked(tracked, key, value):
             raise refuse_gradients("pages", "pool")
         fresh = self.form.encode(key, value)
-        self._pool.check(fresh)
         ends = each(add, self.lengths, counts)
-        self._give_pages(fresh, listed(ends, given.batch))
-        self._write(fresh, counts)
-        self.lengths, self.given = ends, given
-        return self.held()
+        with self._pool.lock:
+            self._put(given, fresh, ends, counts)
+            return self.held()
 
     @override
     def held(self) -> Held:
         assert self.given is not None
-        return HeldWhole(self.given, self.lengths, self._stored())
+        with self._pool.lock:
+            whole = self._stored()
+        return HeldPages(self.given, self.lengths, whole, self._pool, self._table)
 
     @property
     @override
@@ -71,10 +101,11 @@ class PagedStorage(Storage):
     @override
     def restore(self, state: State) -> None:
         lengths, given, table = state
-        self._pool.share(_all(table))
-        self._pool.release(_all(self._table))
-        self.lengths, self.given = lengths, given
-        self._set_table(table)
+        with self._pool.lock:
+            self._pool.share(_all(table))
+            self._pool.release(_all(self._table))
+            self.lengths, self.given = lengths, given
+            self._set_table(table)
 
     @override
     def forget(self) -> None:
@@ -98,28 +129,42 @@ class PagedStorage(Storage):
         self.restore((picked(self.lengths, index), given, table))
 
     @override
-    def fork(self) -> "Storage":
+    def fork(self) -> Self:
         self._pool.share(_all(self._table))
         return super().fork()
 
     @override
     def dump(self) -> tuple[Tensors, dict[str, RowCounts]]:
-        stored = self._stored()
-        tensors = tuple(stored.in_order(tensor) for tensor in self._pool.tensors)
+        with self._pool.lock:
+            stored, held = self._stored(), self._pool.tensors
+        tensors = tuple(stored.in_order(tensor) for tensor in held)
         return blanked(tensors, self.lengths), {"lengths": self.lengths}
 
     @override
     def fill(self, given: Given, tensors: Tensors, counts: dict[str, RowCounts]) -> None:
-        self._pool.check(tensors)
-        self._give_pages(tensors, listed(counts["lengths"], given.batch))
-        self._write(tensors, counts["lengths"])
-        self.lengths, self.given = counts["lengths"], given
+        with self._pool.lock:
+            self._put(given, tensors, counts["lengths"], counts["lengths"])
+
+    def _put(self, given: Given, fresh: Tensors, ends: RowCounts, counts: RowCounts) -> None:
+        """Write tokens behind those of each row; the pool is locked."""
+        before = self._table
+        self._pool.check(fresh)
+        self._give_pages(fresh, listed(ends, given.batch))
+        try:
+            self._write(fresh, counts)
+        except BaseException:
+            self.restore((self.lengths, self.given, before))
+            raise
+        self.lengths, self.given = ends, given
 
     def _stored(self) -> StoredKeys:
         return as_stored(self._pool.tensors, self._page_table(), self.length)
 
     def _page_table(self) -> Tensor:
         """Return the pages of every row, (batch, pages) int32; those of short rows end in 0."""
+        if not self._table:
+            width = -(-self.length // self._pool.page)
+            return torch.empty((0, width), dtype=torch.int32, device="cpu")
         if self._pages is None:
             widest = max((len(row) for row in self._table), default=0)
             rows = [(*row, *[0] * (widest - len(row))) for row in self._table]
@@ -165,6 +210,8 @@ class PagedStorage(Storage):
 
     def _write(self, rows: Tensors, counts: RowCounts) -> None:
         """Write new tokens to the pages that rows have for them."""
+        if not rows[0].shape[0]:
+            return
         table, device, page = self._page_table(), rows[0].device, self._pool.page
         if isinstance(counts, int) and isinstance(self.lengths, int):
             end, start = self.lengths + counts, self.lengths

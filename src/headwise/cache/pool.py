@@ -1,5 +1,12 @@
 """Pages of tokens that sequences, layers and caches share."""
 
+import os
+from collections import deque
+from collections.abc import Iterable
+from threading import RLock
+from typing import Any
+from weakref import WeakSet
+
 import torch
 from torch import Tensor
 
@@ -12,6 +19,8 @@ from headwise.errors import CacheError
 _PAGE = 128
 _FIRST_PAGES = 16
 
+_POOLS: "WeakSet[PagePool]" = WeakSet()
+
 
 class PagePool:
     """Memory in pages of tokens, given out to the caches built with ``pool=``.
@@ -19,7 +28,8 @@ class PagePool:
     Sequences that begin alike share the pages of their beginning: those of a ``fork()``, and of
     beams after a ``reorder``. A shared page is copied before one of them writes to it. Pages of a
     cache come back when it is cropped, reset or no longer used. What a page holds, heads, widths
-    and dtype, follows from the first tokens stored; all layers and caches of a pool are alike.
+    and dtype, follows from the first tokens stored; all layers and caches of a pool are alike, and
+    only a pool that holds nothing takes others. Caches of one pool may run in several threads.
 
     Args:
         pages: How many pages there are, allocated at the first call; a call that needs more is
@@ -55,11 +65,19 @@ class PagePool:
         self.tensors: Tensors = ()
         self._holders: list[int] = []
         self._free: list[int] = []
+        self._given: dict[int, int] = {}
+        self._times = 0
+        # Guards all of the above. What storages that die hold comes back later, at a safe place.
+        self.lock = RLock()
+        self._dropped: deque[list[int]] = deque()
+        _POOLS.add(self)
 
     @property
     def used(self) -> int:
         """Pages that hold tokens of some cache."""
-        return len(self._holders) - len(self._free)
+        with self.lock:
+            self._collect()
+            return len(self._holders) - len(self._free)
 
     @property
     def free(self) -> int | None:
@@ -80,11 +98,22 @@ class PagePool:
         size = "growing" if self.pages is None else str(self.pages)
         return f"PagePool({size}, page={self.page}, used={self.used}, {self.nbytes:,} bytes)"
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "PagePool":
+        """Return the pool itself: copies of caches go on in the pool of the caches."""
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Make an empty pool of the same sizes; pages belong to caches of this process."""
+        return _made, (self.pages, self.page)
+
     def check(self, rows: Tensors) -> None:
         """Refuse tokens of other heads, widths, dtypes or devices than those of the pool."""
-        if not self.tensors:
-            return
-        if _kinds(rows) != _kinds(self.tensors):
+        with self.lock:
+            if not self.tensors or _kinds(rows) == _kinds(self.tensors):
+                return
+            if not self.used:
+                self.tensors, self._holders, self._free = (), [], []
+                return
             held, new = (_named(kinds) for kinds in (_kinds(self.tensors), _kinds(rows)))
             raise CacheError(
                 f"PagePool: tokens must be like those that the pages hold, {held}, got {new}\n"
@@ -97,34 +126,57 @@ class PagePool:
         Raises:
             CacheError: The pool has not enough of them; none is given out then.
         """
-        missing = count - len(self._free)
-        if missing > 0 or not self.tensors:
-            self._grow(max(missing, 0), rows, count)
-        taken = [self._free.pop() for _ in range(count)]
-        for number in taken:
-            self._holders[number] = 1
-        return taken
+        with self.lock:
+            self._collect()
+            missing = count - len(self._free)
+            if missing > 0 or not self.tensors:
+                self._grow(max(missing, 0), rows, count)
+            taken = [self._free.pop() for _ in range(count)]
+            for number in taken:
+                self._holders[number] = 1
+                self._times += 1
+                self._given[number] = self._times
+            return taken
 
     def share(self, numbers: list[int]) -> None:
         """Note one more holder of each page."""
-        for number in numbers:
-            self._holders[number] += 1
+        with self.lock:
+            for number in numbers:
+                self._holders[number] += 1
 
-    def release(self, numbers: list[int]) -> None:
+    def release(self, numbers: Iterable[int]) -> None:
         """Note one holder less of each page; what nobody holds is free."""
-        for number in numbers:
-            self._holders[number] -= 1
-            if not self._holders[number]:
-                self._free.append(number)
+        with self.lock:
+            for number in numbers:
+                self._holders[number] -= 1
+                if not self._holders[number]:
+                    self._free.append(number)
+
+    def drop(self, numbers: list[int]) -> None:
+        """Release pages from a finalizer, which may run in the midst of anything."""
+        self._dropped.append(numbers)
+
+    def _collect(self) -> None:
+        """Release what was dropped."""
+        while self._dropped:
+            self.release(self._dropped.popleft())
 
     def holders(self, number: int) -> int:
         """Say how many sequences hold a page."""
+        with self.lock:
+            self._collect()
         return self._holders[number]
+
+    def given(self, numbers: list[int]) -> list[int | None]:
+        """Say when each page was last given out, in a count of its own."""
+        with self.lock:
+            return [self._given.get(number) for number in numbers]
 
     def copy(self, source: int, target: int) -> None:
         """Copy the contents of a page to another."""
-        for tensor in self.tensors:
-            tensor[target] = tensor[source]
+        with self.lock:
+            for tensor in self.tensors:
+                tensor[target] = tensor[source]
 
     def write(self, rows: Tensors, pages: Tensor, places: Tensor | slice) -> None:
         """Write tokens to their places in their pages.
@@ -135,8 +187,9 @@ class PagePool:
             pages: Numbers of pages.
             places: Where in them.
         """
-        for tensor, new in zip(self.tensors, rows, strict=True):
-            tensor[pages, :, places] = new
+        with self.lock:
+            for tensor, new in zip(self.tensors, rows, strict=True):
+                tensor[pages, :, places] = new
 
     def _grow(self, missing: int, rows: Tensors, asked: int) -> None:
         held = len(self._holders)
@@ -147,7 +200,9 @@ class PagePool:
                 "  hint: reset or drop caches that are done, or build a larger pool"
             )
         room = self.pages or max(held + missing, 2 * held, _FIRST_PAGES)
-        like = tuple(row[:1].expand(room, *row.shape[1:]) for row in rows)
+        like = tuple(
+            row.new_empty((1, *row.shape[1:])).expand(room, *row.shape[1:]) for row in rows
+        )
         tensors = room_like(like, self.page).tensors
         for new, old in zip(tensors, self.tensors, strict=False):
             new[:held] = old
@@ -165,3 +220,17 @@ def _named(kinds: list[tuple[int, torch.Size, torch.dtype, torch.device]]) -> st
     (heads, key_width, dtype, device), (_, value_width, *_), *_ = kinds
     widths = f"{key_width[0]} and {value_width[0]}"
     return f"{heads} heads of {widths} numbers in {dtype} on {device}"
+
+
+def _made(pages: int | None, page: int) -> PagePool:
+    return PagePool(pages, page=page)
+
+
+def _renew_locks() -> None:
+    """Let a forked process go on where another thread of its parent held a lock."""
+    for pool in _POOLS:
+        pool.lock = RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)

@@ -1,5 +1,8 @@
 """Memory for the tokens of a layer, and how tokens are copied into it."""
 
+from typing import Protocol
+from weakref import WeakSet
+
 import torch
 from torch import Tensor
 
@@ -7,15 +10,29 @@ from headwise.cache.row_counts import RowCounts, as_tensor
 from headwise.cache.row_formats import Tensors
 
 
+class HasRoom(Protocol):
+    """Who keeps tokens in a room."""
+
+    _room: "Room | None"
+
+
 class Room:
     """Tensors with room for tokens along their third axis.
 
-    ``is_shared`` says that a fork may read them, too: they are copied before they are written to.
+    While a fork reads them, too, they are copied before they are written to.
     """
 
     def __init__(self, tensors: Tensors) -> None:
         self.tensors = tensors
-        self.is_shared = False
+        self._users: WeakSet[HasRoom] = WeakSet()
+
+    def share(self, *users: "HasRoom") -> None:
+        """Note who reads these tensors, as long as they do."""
+        self._users.update(users)
+
+    def is_shared(self, user: "HasRoom") -> bool:
+        """Say whether anybody but ``user`` reads these tensors."""
+        return any(other is not user and other._room is self for other in self._users)
 
     @property
     def tokens(self) -> int:

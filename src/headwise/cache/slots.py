@@ -1,6 +1,7 @@
 """Which module owns which layer of a cache."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 from weakref import ReferenceType, ref
 
@@ -14,6 +15,7 @@ class Slots:
         """Start with layers that hold something and wait for a module, in order."""
         self._owners: dict[int, ReferenceType[object]] = {}
         self._unowned = set(unowned)
+        self._memo: dict[int, Any] | None = None
 
     def claim(self, owner: object, layer: int | None, used: set[int]) -> int:
         """Return the layer of ``owner``: the one asked for, its old one, or the first free one.
@@ -23,6 +25,14 @@ class Slots:
             layer: The layer asked for, or ``None``.
             used: Layers that hold something. Another one may be taken over by name.
         """
+        layer = self.find(owner, layer, used)
+        self._owners[layer] = ref(owner)
+        self._unowned.discard(layer)
+        return layer
+
+    def find(self, owner: object, layer: int | None, used: set[int]) -> int:
+        """Return the layer that ``claim`` would give, or refuse as it would."""
+        self.settle()
         mine = next((n for n, known in self._owners.items() if known() is owner), None)
         if layer is None:
             layer = mine if mine is not None else self._first_free(used)
@@ -32,15 +42,44 @@ class Slots:
                 f"KVCache: layer {layer} belongs to another module\n"
                 "  hint: give each module a layer number of its own, or leave layer out"
             )
-        self._owners[layer] = ref(owner)
-        self._unowned.discard(layer)
         return layer
+
+    @contextmanager
+    def undone_on_failure(self, layer: int) -> Iterator[None]:
+        """Give a layer back to whom it belonged when the block fails."""
+        holder, was_unowned = self._owners.get(layer), layer in self._unowned
+        try:
+            yield
+        except BaseException:
+            if holder is None:
+                self._owners.pop(layer, None)
+            else:
+                self._owners[layer] = holder
+            if was_unowned:
+                self._unowned.add(layer)
+            raise
 
     def copied(self) -> "Slots":
         """Return slots of the same owners, for a cache of the same modules."""
+        self.settle()
         twin = Slots(self._unowned)
         twin._owners = dict(self._owners)
         return twin
+
+    def settle(self) -> None:
+        """Give the layers of a deep copy to the copies of their owners, where there are any.
+
+        A cache may be copied before its modules are; so this waits until the copy is first used.
+        """
+        if self._memo is None:
+            return
+        memo, self._memo = self._memo, None
+        owners = {layer: known() for layer, known in self._owners.items()}
+        self._owners = {
+            layer: ref(memo.get(id(owner), owner))
+            for layer, owner in owners.items()
+            if owner is not None
+        }
 
     def _first_free(self, used: set[int]) -> int:
         if self._unowned:
@@ -50,11 +89,11 @@ class Slots:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Slots":
         """Give the layers to the copies of their owners where those are copied along."""
-        copied = Slots(self._unowned)
-        for layer, known in self._owners.items():
-            owner = known()
-            if owner is not None:
-                copied._owners[layer] = ref(memo.get(id(owner), owner))
+        copied = self.copied()
+        owners = [known() for known in self._owners.values()]
+        copied._memo = memo
+        if all(owner is None or id(owner) in memo for owner in owners):
+            copied.settle()
         return copied
 
     def __reduce__(self) -> NoReturn:

@@ -101,16 +101,23 @@ class States:
                 f"KVCache.set_state: layer {layer} holds {batch} samples, and the state is of "
                 f"{rows}\n  hint: one cache serves one batch of one model"
             )
+        before = self.layers.get(layer)
+        if before is not None and check_nest(before.nest) != rows:
+            raise CacheError(
+                f"KVCache.set_state: layer {layer} has a state of {check_nest(before.nest)} "
+                f"samples, and the new one is of {rows}\n"
+                "  hint: one cache serves one batch of one model; reset() starts anew"
+            )
         self.layers[layer] = LayerState(nest, length)
 
     def rows(self) -> set[int]:
         """Return the batch sizes that occur."""
         return {check_nest(state.nest) for state in self.layers.values()}
 
-    def check_crop(self, length: int) -> None:
+    def check_crop(self, length: int, layers: set[int]) -> None:
         """Refuse to take tokens back that a state stands for."""
         for number, state in self.layers.items():
-            if state.length is None or length < state.length:
+            if number in layers and (state.length is None or length < state.length):
                 raise CacheError(
                     f"KVCache.crop: layer {number} keeps a state, which cannot go back to "
                     f"{length} tokens\n  hint: fork() before the tokens that may be taken back"

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from copy import copy
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -205,7 +205,7 @@ class Storage(ABC):
     def fill(self, given: Given, tensors: Tensors, counts: dict[str, RowCounts]) -> None:
         """Take in what ``dump`` returned."""
 
-    def fork(self) -> "Storage":
+    def fork(self) -> Self:
         """Return a storage of its own with the same tokens."""
         return copy(self)
 

@@ -78,7 +78,7 @@ class WindowStorage(InRoom):
         """Return room for all new tokens, larger than that of the storage where they are many."""
         keep_first, room = self._sizes.keep_first, self._sizes.room
         layout = self._layout if self._room is not None else self._nothing(fresh)
-        is_free = self._room is not None and not self._room.is_shared
+        is_free = self._room is not None and not self._room.is_shared(self)
         if is_free and longest(layout.places(ends)) <= room:
             return layout
         behind = longest(each(lambda end, start: keep_first + end - start, ends, sure))

@@ -23,9 +23,14 @@ class Cache(DynamicCache):
 
     Give it to a model or to ``generate`` as ``cache=``; for an encoder-decoder model, two of them
     in ``EncoderDecoderCache``. With ``attn_implementation="headwise"``, 8 bits, pages and windows
-    are read where they lie; any other attention gets ordinary tensors made from them. A forward
-    pass that fails half-way leaves nothing behind; in the very first pass that takes a
-    ``config``, which tells how many layers there are.
+    are read where they lie; any other attention gets ordinary tensors made from them.
+
+    A forward pass that fails before its last layer has handed over its tokens does not count; the
+    next pass takes it back, and so do ``crop``, ``fork`` and whatever else changes or copies the
+    cache. In the very first pass that takes a ``config``, which tells how many layers there are.
+    One that fails later looks finished from in here, and its tokens stay: with ``length`` from
+    ``get_seq_length()`` before the pass, ``crop(length - cache.get_seq_length())`` takes them
+    back; from a window up to ``rollback`` of them, and for more go on with a ``fork`` made before.
 
     Args:
         config: Configuration of the model; ``None`` = layers are counted as they come.
@@ -37,7 +42,7 @@ class Cache(DynamicCache):
             all layers keep all tokens, those with a sliding window too.
         keep_first: First tokens that the window never drops.
         rollback: Tokens that ``crop`` can take back from a window, such as the candidates of
-            assisted decoding.
+            assisted decoding; those of a failed pass of no more than ``rollback`` count among them.
         dtype: What is stored: ``torch.int8`` with a scale per token and head, or a floating-point
             dtype; ``None`` = what the model computes in.
         pool: A ``headwise.PagePool`` whose pages the layers share with other caches.
@@ -170,11 +175,13 @@ class Cache(DynamicCache):
                 "  hint: crop(-2) takes back two tokens; to keep the first n, "
                 "crop(n - cache.get_seq_length())"
             )
-        self._crop_to(max(self._finished + tokens_to_remove, 0))
+        self._take_back(first_too=True)
+        if tokens_to_remove < 0:
+            self._crop_to(max(self._finished + tokens_to_remove, 0))
 
     @override
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        self._settle()
+        self._take_back()
         for store in self.stores:
             store.reorder(beam_idx)
         self._all_changed()
@@ -195,13 +202,20 @@ class Cache(DynamicCache):
         self._all_changed()
 
     def fork(self) -> "Cache":
-        """Return an independent cache that shares memory until one of the two writes to it."""
+        """Return an independent cache that shares memory until one of the two writes to it.
+
+        A pass that has not finished goes on in this one alone.
+        """
         self._settle()
         other = copy.copy(self)
         other.stores = self.stores.forked()
         other._forms, other._versions = dict(self._forms), dict(self._versions)
-        other.layers, other._before = [], {}
+        other.layers = []
         other._make_layers(len(self.layers) - 1)
+        if other._is_unfinished:
+            other._before = {kept: store.fork() for kept, store in self._before.items()}
+            other._take_back()
+        other._before = {}
         return other
 
     @property
@@ -235,6 +249,12 @@ class Cache(DynamicCache):
         return self.length_of(max(len(self.layers) - 1, 0) if last is None else last)
 
     @property
+    def _is_unfinished(self) -> bool:
+        """Whether a pass has reached the first layer and not the last, running or failed."""
+        first = min(self._forms, default=None)
+        return first is not None and self.length_of(first) > self._finished
+
+    @property
     def _samples(self) -> int:
         self._settle()
         made = max(self._forms, default=None)
@@ -259,16 +279,27 @@ class Cache(DynamicCache):
 
     def _begin(self, layer: int, tokens: int) -> None:
         """Start a pass: take back what one that failed before the last layer had stored."""
-        finished = self._finished
-        if self.stores.of(layer).length(layer) > finished:
-            self.stores.by_window.update(self._before)
-            if finished:
-                self._crop_to(finished)
-            else:
-                self.reset()
+        if self.length_of(layer) > self._finished:
+            self._take_back(first_too=True)
         rollback: int = self.stores.options["rollback"]
         # A window may have to drop what a long pass leaves no room for.
         self._before = self.stores.forked_windows() if tokens > rollback else {}
+
+    def _take_back(self, *, first_too: bool = False) -> None:
+        """Take back what an unfinished pass has stored.
+
+        That of the very first pass can stay until the next begins: half the memory of an encoder
+        is used as it is.
+        """
+        self._settle()
+        finished = self._finished
+        if not self._is_unfinished:
+            return
+        if finished > 0:
+            self.stores.by_window.update(self._before)
+            self._crop_to(finished)
+        elif first_too:
+            self.reset()
 
     def _crop_to(self, length: int) -> None:
         self._settle()

@@ -1,8 +1,7 @@
 """Multi-head attention with its projections."""
 
-from collections.abc import Sequence
-from functools import reduce
-from operator import and_
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ from headwise.nn.arguments import (
     refuse_arguments,
     refuse_override,
 )
+from headwise.nn.heads import joined, normalised, split
 from headwise.nn.layer_plan import LayerPlan, plan_layer, stand_in
 from headwise.nn.mechanism import AttentionCall, Mechanism, check_mechanism
 from headwise.nn.mixing import mix, mix_cached
@@ -36,7 +36,7 @@ from headwise.nn.schemes import (
     turned,
 )
 from headwise.ops.softmax.settle_bias import Bias
-from headwise.patterns import Dense, Pattern
+from headwise.patterns import Pattern
 from headwise.patterns.wording import check_pattern, pattern_name
 
 
@@ -191,7 +191,31 @@ class MultiHeadAttention(nn.Module):
         if renamed or query is None:
             raise refuse_arguments(renamed)
         check_lengths(q_lengths, cache)
-        held, is_self = self._held(cache, layer, key), key is None
+        given = (query, key, value, mask, kv_mask, pattern, bias, q_offset)
+        if cache is None:
+            return self._answer(*given, held=0, mixed=partial(mix, mechanism=self.mechanism))
+        check_cache(cache, key)
+        with cache.claimed(self, layer) as slot:
+            into = partial(
+                mix_cached, mechanism=self.mechanism, cache=cache, slot=slot, q_lengths=q_lengths
+            )
+            return self._answer(*given, held=held_tokens(cache, slot), mixed=into)
+
+    def _answer(
+        self,
+        query: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
+        mask: Tensor | None,
+        kv_mask: Tensor | None,
+        pattern: Pattern | None,
+        bias: Bias | None,
+        q_offset: Offset | None,
+        *,
+        held: Offset,
+        mixed: Callable[[AttentionCall], Tensor],
+    ) -> Tensor:
+        is_self = key is None
         key = query if key is None else key
         value = key if value is None else value
         check_inputs(self._widths, query, key, value)
@@ -208,18 +232,13 @@ class MultiHeadAttention(nn.Module):
             check_growth(self.positions, places.length, key.shape[-2])
         call = self._asked(
             self._projected(query, key, value, places),
-            allowed=self._joined(mask, pattern),
+            allowed=joined(self.pattern, pattern, mask),
             kv_mask=kv_mask,
             bias=bias,
             q_offset=q_offset,
             held=held if is_self else None,
         )
-        context = (
-            mix(call, self.mechanism)
-            if cache is None
-            else mix_cached(call, self.mechanism, cache, cache.slot(self, layer), q_lengths)
-        )
-        return project(self.W_o, self.combine_heads(context))
+        return project(self.W_o, self.combine_heads(mixed(call)))
 
     def project(
         self,
@@ -281,7 +300,11 @@ class MultiHeadAttention(nn.Module):
         Raises:
             ShapeError: Inputs that do not fit the layer; otherwise as ``forward``.
         """
-        held, is_self = self._held(cache, layer, key), key is None
+        held: Offset = 0
+        if cache is not None:
+            check_cache(cache, key)
+            held = held_tokens(cache, cache.peek(self, layer))
+        is_self = key is None
         key = query if key is None else key
         value = key if value is None else value
         check_inputs(self._widths, query, key, value)
@@ -294,7 +317,7 @@ class MultiHeadAttention(nn.Module):
         v = stand_in(value, (*lead, kv_heads, kv_len, self.value_dim), value, self.W_v)
         call = self._asked(
             (q, k, v),
-            allowed=self._joined(mask, pattern),
+            allowed=joined(self.pattern, pattern, mask),
             kv_mask=kv_mask,
             bias=bias,
             q_offset=q_offset,
@@ -326,7 +349,7 @@ class MultiHeadAttention(nn.Module):
 
     def split_heads(self, x: Tensor) -> Split:
         """Turn (batch, length, heads * d_k) into (batch, heads, length, d_k)."""
-        return _split(x, x.shape[-1] // self.d_k)
+        return split(x, x.shape[-1] // self.d_k)
 
     def combine_heads(self, x: Split) -> Tensor:
         """Turn (batch, heads, length, dim) into (batch, length, heads * dim)."""
@@ -336,13 +359,6 @@ class MultiHeadAttention(nn.Module):
         """Return the sizes that the projections do not show."""
         shown = f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}, d_k={self.d_k}"
         return shown if self.pattern is None else f"{shown}, pattern={pattern_name(self.pattern)}"
-
-    def _held(self, cache: KVCache | None, layer: int | None, key: Tensor | None) -> Offset:
-        """Return how many tokens the cache holds for this layer, claiming its place there."""
-        if cache is None:
-            return 0
-        check_cache(cache, key)
-        return held_tokens(cache, cache.slot(self, layer))
 
     def _projected(
         self, query: Tensor, key: Tensor, value: Tensor, places: Places
@@ -354,9 +370,9 @@ class MultiHeadAttention(nn.Module):
         q = self.split_heads(project(self.W_q, query))
         k = self.split_heads(project(self.W_k, key))
         v = project(self.W_v, value)
-        v = self.split_heads(v) if self.value_dim == self.d_k else _split(v, self.num_kv_heads)
+        v = self.split_heads(v) if self.value_dim == self.d_k else split(v, self.num_kv_heads)
         if self.q_norm is not None and self.k_norm is not None:
-            q, k = _normalised(self.q_norm, q), _normalised(self.k_norm, k)
+            q, k = normalised(self.q_norm, q), normalised(self.k_norm, k)
         return (*turned(self.positions, q, k, places), v)
 
     def _asked(
@@ -381,20 +397,3 @@ class MultiHeadAttention(nn.Module):
             q_offset=q_offset,
             kv_offset=0 if held is None or q_offset is None else q_offset - held,
         )
-
-    def _joined(self, mask: Tensor | None, pattern: Pattern | None) -> Pattern | None:
-        parts = [part for part in (self.pattern, pattern) if part is not None]
-        if mask is not None:
-            parts.append(Dense(mask))
-        return reduce(and_, parts) if parts else None
-
-
-def _normalised(norm: nn.Module, x: Split) -> Split:
-    """Normalise in the norm's own dtype, where autocast made queries and keys of another."""
-    weight = next(norm.parameters(), x)
-    found: Tensor = norm(x.to(weight.dtype)).to(x.dtype)
-    return found
-
-
-def _split(x: Tensor, heads: int) -> Split:
-    return x.view(*x.shape[:-1], heads, x.shape[-1] // heads).transpose(-3, -2)

@@ -1,6 +1,7 @@
 """Caches as files: all kinds come back; what is no whole cache is refused."""
 
 import json
+import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -124,10 +125,12 @@ def test_files_of_others_and_of_other_versions(tmp_path: Path) -> None:
         hw.KVCache.load(tmp_path / "none")
 
 
-@pytest.mark.parametrize("what", ["tensor", "batch", "counts", "json", "kind"])
+@pytest.mark.parametrize("what", ["tensor", "batch", "counts", "json", "kind", "dtype", "length"])
 def test_files_whose_parts_do_not_fit(what: str, tmp_path: Path) -> None:
     path = tmp_path / "cache"
-    filled("growing", None, 2).save(path)
+    cache = filled("growing", None, 2)
+    cache.set_state(7, torch.ones(2), length=3)
+    cache.save(path)
     with safe_open(path, "pt") as file:
         metadata = dict(file.metadata())
         tensors = {name: file.get_tensor(name) for name in list(file.keys())}
@@ -139,9 +142,61 @@ def test_files_whose_parts_do_not_fit(what: str, tmp_path: Path) -> None:
             said["layers"]["0"]["given"][0] = 3
         case "counts":
             said["layers"]["0"]["counts"]["lengths"] = [44]
+        case "dtype":
+            said["layers"]["0"]["given"][3] = ["float32", "float64"]
+        case "length":
+            said["states"]["7"]["length"] = "x"
         case "kind":
             said["kind"]["color"] = "red"
     metadata["cache"] = "{" if what == "json" else json.dumps(said)
     save_file(tensors, path, metadata)
     with pytest.raises(hw.CacheError, match="must describe its tensors, and does not"):
         hw.KVCache.load(path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "counts"),
+    [
+        ("growing", {"lengths": [45, 5]}),
+        ("growing", {"lengths": [44, -1]}),
+        ("growing", {"lengths": 3}),
+        ("growing", {"lengths": [44, True]}),
+        ("paged", {"lengths": [43, 5]}),
+        ("window", {"lengths": 99}),
+        ("window", {"starts": 99}),
+        ("kept", {"starts": 0}),
+        ("kept", {"reached": 99}),
+    ],
+)
+def test_counts_that_do_not_fit(kind: str, counts: dict[str, object], tmp_path: Path) -> None:
+    path = tmp_path / "cache"
+    filled(kind, None, 2).save(path)
+    with safe_open(path, "pt") as file:
+        metadata = dict(file.metadata())
+        tensors = {name: file.get_tensor(name) for name in list(file.keys())}
+    said = json.loads(metadata["cache"])
+    said["layers"]["0"]["counts"] |= counts
+    metadata["cache"] = json.dumps(said)
+    save_file(tensors, path, metadata)
+    with pytest.raises(hw.CacheError, match="must describe its tensors, and does not"):
+        hw.KVCache.load(path)
+
+
+def test_a_link_is_followed_and_modes_are_kept(tmp_path: Path) -> None:
+    target, link, fresh = (tmp_path / name for name in ("target", "link", "fresh"))
+    target.touch()
+    target.chmod(0o640)
+    link.symlink_to(target)
+    cache = filled("growing", None)
+    before = os.umask(0o027)
+    try:
+        cache.save(link)
+        cache.save(fresh)
+    finally:
+        os.umask(before)
+    assert link.is_symlink()
+    assert hw.KVCache.load(target).length() == 44
+    assert [path.stat().st_mode & 0o777 for path in (target, fresh)] == [0o640, 0o640]
+    target.chmod(0o604)
+    cache.save(target)
+    assert target.stat().st_mode & 0o777 == 0o604
