@@ -1,7 +1,6 @@
 """Storage for one layer that is allocated once and never moves."""
 
 from copy import copy
-from typing import Self
 
 from torch import Tensor
 from typing_extensions import override
@@ -56,7 +55,7 @@ class FixedStorage(FromStart):
         self.lengths = picked(self.lengths, index)
 
     @override
-    def fork(self) -> Self:
+    def fork(self) -> "FixedStorage":
         """Return a storage with room of its own at once, so that this one never moves."""
         twin = copy(self)
         if self._room is not None:

@@ -2,7 +2,6 @@
 
 from abc import abstractmethod
 from operator import add
-from typing import Self
 
 import torch
 from torch import Tensor
@@ -52,7 +51,7 @@ class InRoom(Storage):
         self.given = self.given._replace(batch=len(index))
 
     @override
-    def fork(self) -> Self:
+    def fork(self) -> "InRoom":
         twin = super().fork()
         if self._room is not None:
             self._room.share(self, twin)

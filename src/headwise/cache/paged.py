@@ -2,7 +2,7 @@
 
 from itertools import islice
 from operator import add
-from typing import Self, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -129,7 +129,7 @@ class PagedStorage(Storage):
         self.restore((picked(self.lengths, index), given, table))
 
     @override
-    def fork(self) -> Self:
+    def fork(self) -> "PagedStorage":
         self._pool.share(_all(self._table))
         return super().fork()
 

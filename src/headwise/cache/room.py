@@ -1,6 +1,6 @@
 """Memory for the tokens of a layer, and how tokens are copied into it."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 from weakref import WeakSet
 
 import torch
@@ -10,6 +10,7 @@ from headwise.cache.row_counts import RowCounts, as_tensor
 from headwise.cache.row_formats import Tensors
 
 
+@runtime_checkable
 class HasRoom(Protocol):
     """Who keeps tokens in a room."""
 

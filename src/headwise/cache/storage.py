@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from copy import copy
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +17,8 @@ from headwise.patterns import Pattern
 
 # The first of what a storage is made of: lengths, and whatever else it has.
 State = tuple[Any, ...]
+
+S = TypeVar("S", bound="Storage")
 
 
 class Given(NamedTuple):
@@ -205,7 +207,7 @@ class Storage(ABC):
     def fill(self, given: Given, tensors: Tensors, counts: dict[str, RowCounts]) -> None:
         """Take in what ``dump`` returned."""
 
-    def fork(self) -> Self:
+    def fork(self: S) -> S:
         """Return a storage of its own with the same tokens."""
         return copy(self)
 

@@ -1,7 +1,7 @@
 """What a cache hands to a model: tensors to everybody, and to our attention a place to read."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, device, dtype
 from torch._C import _disabled_torch_function_impl
@@ -12,6 +12,7 @@ from headwise.errors import CacheError
 from headwise.patterns import Pattern
 
 
+@runtime_checkable
 class Reading(Protocol):
     """Keys and values of one layer that are not read yet."""
 
