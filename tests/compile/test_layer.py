@@ -27,7 +27,7 @@ def made(scheme: str) -> hw.MultiHeadAttention:
     ).eval()
 
 
-QUICK = ("rotary", "longrope", "learned")
+QUICK = ("rotary",)
 on_schemes = pytest.mark.parametrize(
     "scheme",
     [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in SCHEMES],
@@ -46,7 +46,7 @@ def test_a_graph_gives_what_eager_gives(scheme: str) -> None:
             torch.testing.assert_close(compiled(x, kv_mask=real[:, :length]), wanted)
 
 
-@pytest.mark.parametrize("scheme", ["rotary", "learned"])
+@pytest.mark.parametrize("scheme", ["learned", pytest.param("rotary", marks=pytest.mark.slow)])
 def test_offsets_of_samples_in_a_graph(scheme: str) -> None:
     layer = made(scheme)
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
@@ -63,14 +63,12 @@ def test_export_keeps_positions(scheme: str) -> None:
 
 
 def test_gradients_of_a_graph() -> None:
-    for scheme in ("rotary", "relative"):
-        layer = made(scheme)
-        compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
-        x = torch.randn(2, 5, 24)
-        grads = []
-        for run in (layer, compiled):
-            layer.zero_grad()
-            torch.autograd.backward(run(x).square().sum())
-            grads.append([p.grad for p in layer.parameters()])
-        for found, wanted in zip(*grads, strict=True):
-            torch.testing.assert_close(found, wanted)
+    layer, x = made("relative"), torch.randn(2, 5, 24)
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    grads = []
+    for run in (layer, compiled):
+        layer.zero_grad()
+        torch.autograd.backward(run(x).square().sum())
+        grads.append([p.grad for p in layer.parameters()])
+    for found, wanted in zip(*grads, strict=True):
+        torch.testing.assert_close(found, wanted)
