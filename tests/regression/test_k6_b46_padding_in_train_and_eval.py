@@ -20,10 +20,10 @@ NAMED = {
 }
 
 
-def _encoder() -> nn.Module:
+def _encoder(nests: bool = False) -> nn.Module:
     torch.manual_seed(3)
     layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
-    return swapped(nn.TransformerEncoder(layer, 2))
+    return swapped(nn.TransformerEncoder(layer, 2, enable_nested_tensor=nests))
 
 
 def _assert_one_rule(model: nn.Module, x: Tensor, padding: Tensor) -> None:
@@ -56,6 +56,20 @@ def test_every_mode_agrees(path: Path, where: str) -> None:
     x = torch.randn(2, LENGTH, 8)
     with path.taken():
         _assert_one_rule(_encoder(), x, torch.tensor([[False] * LENGTH, NAMED[where]]))
+
+
+@pytest.mark.filterwarnings("ignore:.*nested tensors is in prototype:UserWarning")
+@pytest.mark.parametrize("where", NAMED)
+def test_an_encoder_that_nests_its_inputs_agrees_at_real_tokens(where: str) -> None:
+    """Padding at the end never reaches the layer then, and the encoder itself puts zeros there."""
+    x, model, plain = torch.randn(2, LENGTH, 8), _encoder(nests=True).eval(), _encoder().eval()
+    padding = torch.tensor([[False] * LENGTH, NAMED[where]])
+    with torch.no_grad():
+        found, wanted = (each(x, src_key_padding_mask=padding) for each in (model, plain))
+    torch.testing.assert_close(found[~padding], wanted[~padding])
+    assert found.isfinite().all()
+    if where in ("trailing", "all"):
+        assert not found[padding].any()
 
 
 @given(
