@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import headwise as hw
 from headwise import PatternError
+from headwise.cache import masks
 from headwise.patterns import Pattern, combine, spelling
 from headwise.patterns.every_nth import EveryNth
 from headwise.patterns.joining import joined_pattern
@@ -42,8 +43,8 @@ def test_every_kind_can_be_written() -> None:
         return {of}.union(*(kinds(kind) for kind in of.__subclasses__()))
 
     ours = {kind for kind in kinds(Pattern) if kind.__module__.startswith("headwise.")}
-    within_native = {EveryNth, ResidueClasses}
-    assert ours - {Pattern, combine._Pair} - within_native == set(spelling._PARTS)
+    inside = {EveryNth, ResidueClasses, masks.AmongAll, masks._Until}
+    assert ours - {Pattern, combine._Pair} - inside == set(spelling._PARTS)
 
 
 @pytest.mark.parametrize(
