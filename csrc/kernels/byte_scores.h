@@ -1,5 +1,5 @@
 // Scores of keys of 8 bits, by the processor's products of bytes: a query becomes integers of 15
-// bits, of which each is two bytes. For queries of 16 bits, whose own rounding is coarser.
+// bits, of which each is two bytes. For bfloat16 queries, whose own rounding is coarser.
 #pragma once
 
 #include "kernels/key_chunk.h"
