@@ -41,12 +41,12 @@ class HeldPages(HeldWhole):
 
     @override
     def stored(self) -> Stored:
-        pages = _all(self._table)
-        given = self._pool.given(pages)
+        taken = self._pool.taken
 
         def read() -> tuple[Tensor, Tensor]:
+            pages = _all(self._table)
             with self._pool.lock:
-                if self._pool.given(pages) != given:
+                if self._pool.last_taken(pages) > taken:
                     raise CacheError(
                         "KVCache.stored: pages must still hold what is read, and some of "
                         f"{len(pages)} were given to others since\n"

@@ -65,8 +65,8 @@ class PagePool:
         self.tensors: Tensors = ()
         self._holders: list[int] = []
         self._free: list[int] = []
-        self._given: dict[int, int] = {}
-        self._times = 0
+        self._taken_at: dict[int, int] = {}
+        self.taken = 0
         # Guards all of the above. What storages that die hold comes back later, at a safe place.
         self.lock = RLock()
         self._dropped: deque[list[int]] = deque()
@@ -134,8 +134,8 @@ class PagePool:
             taken = [self._free.pop() for _ in range(count)]
             for number in taken:
                 self._holders[number] = 1
-                self._times += 1
-                self._given[number] = self._times
+                self.taken += 1
+                self._taken_at[number] = self.taken
             return taken
 
     def share(self, numbers: list[int]) -> None:
@@ -167,10 +167,9 @@ class PagePool:
             self._collect()
         return self._holders[number]
 
-    def given(self, numbers: list[int]) -> list[int | None]:
-        """Say when each page was last given out, in a count of its own."""
-        with self.lock:
-            return [self._given.get(number) for number in numbers]
+    def last_taken(self, numbers: list[int]) -> int:
+        """Return what ``taken`` was when the last of some pages was given out."""
+        return max((self._taken_at.get(number, 0) for number in numbers), default=0)
 
     def copy(self, source: int, target: int) -> None:
         """Copy the contents of a page to another."""
