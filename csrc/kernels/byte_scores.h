@@ -9,19 +9,22 @@ namespace {
 constexpr int64_t kRegisterBytes = 64;  // numbers of a register
 constexpr int64_t kHighest = 16256;     // 127 * 128
 constexpr int32_t kSplit = 128;         // a number is kSplit * high + low
-constexpr uint32_t kHighZero = 128;     // what is added to the halves, which have no sign here
 constexpr uint32_t kLowZero = 64;
+constexpr uint32_t kKeyZero = 128;  // what is added to a key, for the products want it without sign
 
-// A query: its halves, and what a unit of it is worth. It fits into the room of a query in floats.
+// A query: its halves, what the products begin with to undo kKeyZero, and what a unit of it is
+// worth. It fits into the room of a query in floats.
 struct ByteQuery {
-  uint8_t* high;
-  uint8_t* low;
+  int8_t* high;
+  int8_t* low;
+  int32_t* start;
   float* unit;
 
   ByteQuery(float* room, int64_t dim) noexcept
-      : high(reinterpret_cast<uint8_t*>(room)),
+      : high(reinterpret_cast<int8_t*>(room)),
         low(high + padded(dim)),
-        unit(reinterpret_cast<float*>(low + padded(dim))) {}
+        start(reinterpret_cast<int32_t*>(low + padded(dim))),
+        unit(reinterpret_cast<float*>(start + Vec::width)) {}
   static int64_t padded(int64_t dim) noexcept {
     return (dim + kRegisterBytes - 1) / kRegisterBytes * kRegisterBytes;
   }
@@ -29,7 +32,7 @@ struct ByteQuery {
 
 // In floats.
 constexpr int64_t byte_query_room(int64_t dim) noexcept {
-  return (dim + kRegisterBytes - 1) / kRegisterBytes * (2 * kRegisterBytes / 4) + 1;
+  return (dim + kRegisterBytes - 1) / kRegisterBytes * (2 * kRegisterBytes / 4) + Vec::width + 1;
 }
 
 #ifdef HEADWISE_HAS_BYTES
@@ -48,36 +51,39 @@ void split_query(const T* from, int64_t dim, float* room) noexcept {
   const bool usual = finite && highest > 0.0F;
   const Vec::Reg scale = Vec::set(usual ? static_cast<float>(kHighest) / highest : 0.0F);
   const Vec::Int low_zero = Vec::set_int(kLowZero);
+  Vec::Int zeros = Vec::set_int(0);
   for (int64_t c = 0; c < ByteQuery::padded(dim); c += Vec::width) {
     const Vec::Int whole = usual ? Vec::to_int(Vec::mul(part(c), scale)) : Vec::set_int(0);
     const Vec::Int high = Vec::shift_right_int(Vec::add_int(whole, low_zero), 7);
-    const Vec::Int low = Vec::sub_int(whole, Vec::multiply_int(high, kSplit));
-    Vec::store_bytes(query.high + c, Vec::add_int(high, Vec::set_int(kHighZero)));
-    Vec::store_bytes(query.low + c, Vec::add_int(low, low_zero));
+    Vec::store_bytes(query.high + c, high);
+    Vec::store_bytes(query.low + c, Vec::sub_int(whole, Vec::multiply_int(high, kSplit)));
+    zeros = Vec::sub_int(zeros, Vec::multiply_int(whole, int32_t{kKeyZero}));
   }
+  Vec::store_int(query.start, zeros);
 }
 
-// The sums of two keys and kQueries queries, in units of the queries, before lanes are added up.
+// The products of two keys and kQueries queries, in units of the queries, before lanes are added
+// up.
 template <int64_t kQueries>
 HEADWISE_INLINE void multiply_bytes(const ByteQuery* queries, const int8_t* const* keys,
-                                    int64_t ahead, int64_t dim, Vec::Reg (*sums)[4]) noexcept {
-  const Vec::Int ones = Vec::set_int(0x01010101U);
+                                    int64_t ahead, int64_t dim, Vec::Int (*sums)[4]) noexcept {
+  const Vec::Int zero = Vec::set_int(0x80808080U);
   Vec::Int high[kQueries][2];
   Vec::Int low[kQueries][2];
-  Vec::Int all[2];
 #pragma GCC unroll 2
   for (int64_t k = 0; k < 2; ++k) {
-    all[k] = Vec::set_int(0);
 #pragma GCC unroll 4
-    for (int64_t r = 0; r < kQueries; ++r) high[r][k] = low[r][k] = Vec::set_int(0);
+    for (int64_t r = 0; r < kQueries; ++r) {
+      high[r][k] = Vec::set_int(0);
+      low[r][k] = Vec::load_bytes(queries[r].start, kRegisterBytes);
+    }
   }
   for (int64_t d = 0; d < dim; d += kRegisterBytes) {
     Vec::Int bytes[2];
 #pragma GCC unroll 2
     for (int64_t k = 0; k < 2; ++k) {
       __builtin_prefetch(keys[k] + ahead + d, 0, 0);
-      bytes[k] = Vec::load_bytes(keys[k] + d, dim - d);
-      all[k] = Vec::dot_bytes(ones, bytes[k], all[k]);
+      bytes[k] = Vec::xor_int(Vec::load_bytes(keys[k] + d, dim - d), zero);
     }
 #pragma GCC unroll 4
     for (int64_t r = 0; r < kQueries; ++r) {
@@ -85,19 +91,16 @@ HEADWISE_INLINE void multiply_bytes(const ByteQuery* queries, const int8_t* cons
       const Vec::Int lower = Vec::load_bytes(queries[r].low + d, kRegisterBytes);
 #pragma GCC unroll 2
       for (int64_t k = 0; k < 2; ++k) {
-        high[r][k] = Vec::dot_bytes(upper, bytes[k], high[r][k]);
-        low[r][k] = Vec::dot_bytes(lower, bytes[k], low[r][k]);
+        high[r][k] = Vec::dot_bytes(bytes[k], upper, high[r][k]);
+        low[r][k] = Vec::dot_bytes(bytes[k], lower, low[r][k]);
       }
     }
   }
 #pragma GCC unroll 2
   for (int64_t k = 0; k < 2; ++k) {
-    const Vec::Int zeros =
-        Vec::multiply_int(all[k], kSplit * int32_t{kHighZero} + int32_t{kLowZero});
 #pragma GCC unroll 4
     for (int64_t r = 0; r < kQueries; ++r) {
-      const Vec::Int halves = Vec::add_int(Vec::shift_left_int(high[r][k], 7), low[r][k]);
-      sums[r][k] = Vec::to_float(Vec::sub_int(halves, zeros));
+      sums[r][k] = Vec::add_int(Vec::shift_left_int(high[r][k], 7), low[r][k]);
     }
   }
 }
@@ -116,18 +119,26 @@ void score_bytes(const Chunk& chunk, const Piece& piece, int64_t row) noexcept {
     const int64_t left = piece.to - j;
     const int8_t* keys[4] = {key, left > 1 ? key + stride : key, left > 2 ? key + 2 * stride : key,
                              left > 3 ? key + 3 * stride : key};
-    Vec::Reg sums[kQueries][4];
+    Vec::Int sums[4][4];
     multiply_bytes<kQueries>(queries, keys, 64 * stride, a.head_dim, sums);
-    Vec::Reg behind[kQueries][4];
+    Vec::Int behind[kQueries][4];
     multiply_bytes<kQueries>(queries, keys + 2, 64 * stride, a.head_dim, behind);
 #pragma GCC unroll 4
+    for (int64_t r = 0; r < 4; ++r) {
+      const int64_t row_of = smaller(r, kQueries - 1);
+      sums[r][0] = sums[row_of][0];
+      sums[r][1] = sums[row_of][1];
+      sums[r][2] = behind[row_of][0];
+      sums[r][3] = behind[row_of][1];
+    }
+    float found[Vec::width];
+    Vec::store(found, Vec::to_float(Vec::sixteen_sums(sums)));
     for (int64_t r = 0; r < kQueries; ++r) {
-      sums[r][2] = behind[r][0];
-      sums[r][3] = behind[r][1];
-      float four[4];
-      Vec::four_sums(sums[r], four);
-      for (int64_t k = 0; k < 4 && k < left; ++k) {
-        chunk.scores[(row + r) * kChunk + j + k] = four[k];
+      float* to = chunk.scores + (row + r) * kChunk + j;
+      if (left >= 4) {
+        __builtin_memcpy(to, found + 4 * r, 4 * sizeof(float));
+      } else {
+        for (int64_t k = 0; k < left; ++k) to[k] = found[4 * r + k];
       }
     }
   }

@@ -187,6 +187,21 @@ struct Vec {
   }
   // Adds the products of four neighbours to each lane: those of `a` without, of `b` with a sign.
   static Int dot_bytes(Int a, Int b, Int sum) noexcept { return _mm512_dpbusd_epi32(sum, a, b); }
+  // Lane 4 * r + k: the sum of the lanes of parts[r][k].
+  static Int sixteen_sums(const Int (*parts)[4]) noexcept {
+    Int rows[4];
+#pragma GCC unroll 4
+    for (int r = 0; r < 4; ++r) {
+      const Int* x = parts[r];
+      const Int ab = add_int(_mm512_unpacklo_epi32(x[0], x[1]), _mm512_unpackhi_epi32(x[0], x[1]));
+      const Int cd = add_int(_mm512_unpacklo_epi32(x[2], x[3]), _mm512_unpackhi_epi32(x[2], x[3]));
+      rows[r] = add_int(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
+    }
+    const auto lanes = [](Int a, Int b) noexcept {
+      return add_int(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xDD));
+    };
+    return lanes(lanes(rows[0], rows[1]), lanes(rows[2], rows[3]));
+  }
   // Two rows of 64 bytes as pairs of 16 bits: 64 columns in four registers, each lane one column
   // of both rows, in the order that `natural` undoes.
   static void pair_bytes(Int a, Int b, Int* pairs) noexcept {
@@ -207,7 +222,7 @@ struct Vec {
   // Adds the products of pairs of 16 bits to each lane.
   static Int dot_words(Int a, Int b, Int sum) noexcept { return _mm512_dpwssd_epi32(sum, a, b); }
   // The lowest byte of each lane.
-  static void store_bytes(uint8_t* p, Int a) noexcept {
+  static void store_bytes(int8_t* p, Int a) noexcept {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a));
   }
   static void store_int(int32_t* p, Int a) noexcept { _mm512_storeu_si512(p, a); }
