@@ -14,7 +14,10 @@
 #include "call_arguments.h"
 #include "dispatch.h"
 #include "linear.h"
+#include "linear_arguments.h"
+#include "linear_sums.h"
 #include "parallel.h"
+#include "random_features.h"
 
 namespace nb = nanobind;
 
@@ -103,27 +106,6 @@ void bind_bias_backward(Given d_output, const Maybe& d_lse, Given query, Given k
   bias_backward(b, to_table, threads);
 }
 
-// Rows of a tensor without gaps, of any number of axes: all but the last one.
-int64_t rows_of(Given tensor) {
-  const int last = tensor.view.ndim - 1;
-  require(last >= 0, "input and output must have an axis of numbers");
-  int64_t rows = 1;
-  int64_t stride = tensor.size(last);
-  bool empty = tensor.size(last) == 0;
-  for (int axis = 0; axis < last; ++axis) {
-    rows *= tensor.size(axis);
-    empty = empty || tensor.size(axis) == 0;
-  }
-  if (empty) return rows;
-  require(tensor.size(last) == 1 || tensor.stride(last) == 1, "input and output may have no gaps");
-  for (int axis = last - 1; axis >= 0; --axis) {
-    require(tensor.size(axis) == 1 || tensor.stride(axis) == stride,
-            "input and output may have no gaps");
-    stride *= tensor.size(axis);
-  }
-  return rows;
-}
-
 void bind_linear_rows(Given input, Given weight, const Maybe& bias, Given output, int threads) {
   LinearArgs a;
   require(
@@ -150,6 +132,25 @@ void bind_linear_rows(Given input, Given weight, const Maybe& bias, Given output
   a.weight_row = weight.stride(0);
   nb::gil_scoped_release unlocked;
   linear_rows(a, threads);
+}
+
+void bind_linear_sums(Given query, Given key, Given value, const Maybe& gain, const Maybe& offset,
+                      const Maybe& log_decay, const Maybe& sums, const Maybe& normaliser,
+                      const Maybe& log_scale, Given output, const Maybe& total, Given sums_after,
+                      Given normaliser_after, Given log_scale_after, bool causal, bool backwards,
+                      int threads) {
+  const LinearSumsArgs a = linear_arguments(
+      query, key, value, {gain, offset, log_decay}, {sums, normaliser, log_scale}, output, total,
+      sums_after, normaliser_after, log_scale_after, causal, backwards);
+  nb::gil_scoped_release unlocked;
+  linear_sums(a, threads);
+}
+
+void bind_random_features(Given input, Given directions, Given output, Given gain, float factor,
+                          float log_norm, float least, int threads) {
+  const FeatureArgs a = feature_arguments(input, directions, output, gain, factor, log_norm, least);
+  nb::gil_scoped_release unlocked;
+  random_features(a, threads);
 }
 
 double bind_multiply_add(const std::string& dtype, int64_t rounds, int threads) {
@@ -210,6 +211,17 @@ NB_MODULE(_kernels, m) {
   m.def("linear_rows", &headwise::bind_linear_rows, nb::arg("input"), nb::arg("weight"),
         nb::arg("bias").none(), nb::arg("output"), nb::arg("threads"),
         "Write input @ weight^T + bias to output, for few rows of input.");
+  m.def("linear_sums", &headwise::bind_linear_sums, nb::arg("query"), nb::arg("key"),
+        nb::arg("value"), nb::arg("gain").none(), nb::arg("offset").none(),
+        nb::arg("log_decay").none(), nb::arg("sums").none(), nb::arg("normaliser").none(),
+        nb::arg("log_scale").none(), nb::arg("output"), nb::arg("total").none(),
+        nb::arg("sums_after"), nb::arg("normaliser_after"), nb::arg("log_scale_after"),
+        nb::arg("causal"), nb::arg("backwards"), nb::arg("threads"),
+        "Write linear attention's sums over keys, and the state after the last one.");
+  m.def("random_features", &headwise::bind_random_features, nb::arg("input"), nb::arg("directions"),
+        nb::arg("output"), nb::arg("gain"), nb::arg("factor"), nb::arg("log_norm"),
+        nb::arg("least"), nb::arg("threads"),
+        "Write positive random features, and the log of the factor taken out of each row.");
   m.def(
       "own_threads", &headwise::own_threads, nb::arg("count"),
       "Set on how many threads this thread's loops run, torch's included; return how many before.");

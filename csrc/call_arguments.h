@@ -37,6 +37,27 @@ inline float* packed(const BorrowedTensor& tensor, std::initializer_list<int64_t
   return tensor.data<float>();
 }
 
+// Rows of a tensor without gaps, of any number of axes: all but the last one.
+inline int64_t rows_of(const BorrowedTensor& tensor) {
+  const int last = tensor.view.ndim - 1;
+  require(last >= 0, "input and output must have an axis of numbers");
+  int64_t rows = 1;
+  int64_t stride = tensor.size(last);
+  bool empty = tensor.size(last) == 0;
+  for (int axis = 0; axis < last; ++axis) {
+    rows *= tensor.size(axis);
+    empty = empty || tensor.size(axis) == 0;
+  }
+  if (empty) return rows;
+  require(tensor.size(last) == 1 || tensor.stride(last) == 1, "input and output may have no gaps");
+  for (int axis = last - 1; axis >= 0; --axis) {
+    require(tensor.size(axis) == 1 || tensor.stride(axis) == stride,
+            "input and output may have no gaps");
+    stride *= tensor.size(axis);
+  }
+  return rows;
+}
+
 template <class Untyped>
 Tensor4<Untyped> strided(const BorrowedTensor& tensor, Dtype dtype) {
   require(tensor.is_dtype(dtype) && tensor.view.ndim == 4,

@@ -16,6 +16,9 @@ constexpr int64_t kChunkTiles = 2;   // key tiles that one such task takes
 constexpr int64_t kRunTiles = 4;     // neighbouring query tiles that one task may take
 constexpr int64_t kBlockTiles = 4;   // key tiles whose gradients one task of the backward owns
 
+constexpr int64_t kFeatureRows = 32;  // tokens of a task for random features
+constexpr int64_t kSegment = 1024;    // tokens whose sums for linear attention are made apart
+
 // Numbers of 16 bits, widened to float32 before anything is done with them.
 struct BFloat16 {
   uint16_t bits;
@@ -206,6 +209,63 @@ struct LinearArgs {
   int64_t task_outputs = 4;  // outputs of a task, a multiple of 4; no result depends on it
 };
 
+// Linear attention's sums over keys, before they are normalised. Reader i and writer j weigh
+//
+//   (query_i . key_j) * exp(gain_j + |i - j| * log_decay + offset_i),
+//
+// where the caller sees to it that no exponent is above 0; sums that are not causal and have no
+// offset stay divided by the factor of the state after them. A key/value head has several readers
+// or several writers, all over the same state. `causal`: reader i sees writers up to i; with
+// `backwards`, those from i on. The state stands for writers before the first, or behind the last.
+struct LinearState {
+  float* sums = nullptr;        // (batch, kv_heads, features, value_dim) contiguous
+  float* normaliser = nullptr;  // (batch, kv_heads, features) contiguous
+  float* log_scale = nullptr;   // (batch, kv_heads) contiguous: what they are divided by
+};
+
+struct LinearSumsArgs {
+  Tensor4<const void> query, key, value;
+  Dtype query_dtype = Dtype::kFloat32, key_dtype = Dtype::kFloat32, value_dtype = Dtype::kFloat32;
+  const float* gain = nullptr;       // (batch, kv_heads * writers, kv_len) contiguous, or null: 0
+  const float* offset = nullptr;     // (batch, kv_heads * readers, q_len) contiguous, or null: 0
+  const float* log_decay = nullptr;  // (kv_heads,) or null: 0
+  float* output = nullptr;           // (batch, kv_heads * readers, q_len, value_dim) contiguous
+  float* normaliser = nullptr;       // (batch, kv_heads * readers, q_len) contiguous, or null
+  LinearState before;                // null: nothing
+  LinearState after;
+  bool causal = false;  // q_len is kv_len then
+  bool backwards = false;
+
+  int64_t batches = 0, kv_heads = 0, readers = 1, writers = 1, q_len = 0, kv_len = 0;
+  int64_t features = 0, value_dim = 0;
+  float* segments = nullptr;  // states of segments, of `state_size` each; see linear_sums.cpp
+
+  HEADWISE_INLINE int64_t segment_count() const noexcept {
+    const int64_t count = (kv_len + kSegment - 1) / kSegment;
+    return count > 0 ? count : 1;
+  }
+  HEADWISE_INLINE int64_t query_segments() const noexcept {
+    return (q_len + kSegment - 1) / kSegment;
+  }
+};
+
+// Positive random features of queries or keys:
+//   output = exp(powers - peak) + least,   gain = peak - |x|^2 / 2 - log_norm,
+// with x = factor * input, powers = x @ directions and the highest power of the row as peak.
+struct FeatureArgs {
+  Dtype dtype = Dtype::kFloat32;  // of input and output
+  Tensor4<const void> input;
+  const float* directions = nullptr;  // (dim, wide) contiguous; `count` columns of whole registers
+  void* output = nullptr;             // (batch, heads, length, count) contiguous
+  float* gain = nullptr;              // (batch, heads, length) contiguous
+  float factor = 1.0F, log_norm = 0.0F, least = 0.0F;
+  int64_t batches = 0, heads = 0, length = 0, dim = 0, count = 0, wide = 0;
+
+  HEADWISE_INLINE int64_t blocks() const noexcept {
+    return (length + kFeatureRows - 1) / kFeatureRows;
+  }
+};
+
 // Functions that compute one task on one thread. Sizes of workspaces are in floats.
 struct Functions {
   // A run of query tiles of one head against all their live key tiles.
@@ -237,6 +297,19 @@ struct Functions {
 
   // A linear map of few rows, for a run of outputs.
   void (*linear_rows)(const LinearArgs&, int64_t task) noexcept;
+
+  // Linear attention: all of one key/value head, or one segment of its tokens. The state of a
+  // segment goes to or comes from `segments`.
+  int64_t (*linear_state_size)(const LinearSumsArgs&) noexcept;
+  int64_t (*linear_workspace)(const LinearSumsArgs&) noexcept;
+  void (*linear_head)(const LinearSumsArgs&, int64_t task, float* workspace) noexcept;
+  void (*linear_write)(const LinearSumsArgs&, int64_t task, float* workspace) noexcept;
+  void (*linear_join)(const LinearSumsArgs&, int64_t task, float* workspace) noexcept;
+  void (*linear_read)(const LinearSumsArgs&, int64_t task, float* workspace) noexcept;
+
+  // Random features of a block of tokens of one head.
+  int64_t (*feature_workspace)(const FeatureArgs&) noexcept;
+  void (*random_features)(const FeatureArgs&, int64_t task, float* workspace) noexcept;
 
   // Multiplies and adds in registers for so many rounds; returns the number of operations.
   double (*multiply_add)(int64_t rounds, float* result) noexcept;

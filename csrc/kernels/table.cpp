@@ -12,6 +12,8 @@ void fill_attend_few(KernelTable& table) noexcept;
 void fill_attend_backward(KernelTable& table) noexcept;
 void fill_bias_backward(KernelTable& table) noexcept;
 void fill_linear_rows(KernelTable& table) noexcept;
+void fill_linear_sums(KernelTable& table) noexcept;
+void fill_random_features(KernelTable& table) noexcept;
 void fill_limits(KernelTable& table) noexcept;
 
 KernelTable make_table() noexcept {
@@ -22,6 +24,8 @@ KernelTable make_table() noexcept {
   fill_attend_backward(table);
   fill_bias_backward(table);
   fill_linear_rows(table);
+  fill_linear_sums(table);
+  fill_random_features(table);
   fill_limits(table);
   return table;
 }

@@ -1,5 +1,6 @@
 #include "answers.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdio>
@@ -21,6 +22,12 @@ Answers run_calls(const Problem& problem, int threads) {
   return outputs.answers();
 }
 
+Answers run_forward(const Problem& problem, int threads) {
+  const Outputs outputs(problem, Part::kForward);
+  attend(outputs.arguments().backward.call, threads);
+  return outputs.answers();
+}
+
 namespace {
 
 struct Bound {
@@ -28,6 +35,40 @@ struct Bound {
   double inner;   // of the sum of the sizes of its terms
   double least;   // near 0
 };
+
+// Sets that multiply bytes make integers of 15 bits of queries, and of the weights of 64 keys at a
+// time; see kernels/byte_scores.h and kernels/byte_values.h.
+bool may_be_integers(const AttendArgs& a) {
+  return a.store.is_scaled && a.dtype == Dtype::kBFloat16;
+}
+
+// What that does to a score: errors of the numbers of a query add up like random ones.
+double integer_step(const Problem& problem) {
+  double highest = 0.0;
+  for (const double number : problem.query.numbers()) {
+    if (std::isfinite(number)) highest = std::max(highest, std::fabs(number));
+  }
+  const std::vector<double> keys = problem.key.numbers();
+  const auto dim = static_cast<size_t>(problem.args.backward.call.head_dim);
+  double longest = 0.0;  // of the keys that somebody may see
+  for (auto key = keys.begin(); key != keys.end(); key += static_cast<ptrdiff_t>(dim)) {
+    double square = 0.0;
+    for (size_t d = 0; d < dim; ++d)
+      square += key[static_cast<ptrdiff_t>(d)] * key[static_cast<ptrdiff_t>(d)];
+    if (std::isfinite(square)) longest = std::max(longest, std::sqrt(square));
+  }
+  return 0x1p-14 * std::fabs(double{problem.args.backward.call.scale}) * highest * longest;
+}
+
+// And to an output: light values err by a share of the heaviest, which have the same unit.
+Expected with_shared_units(Expected expected, int64_t columns) {
+  const auto row = static_cast<ptrdiff_t>(columns);
+  for (auto size = expected.size.begin(); size != expected.size.end(); size += row) {
+    const double more = *std::max_element(size, size + row) / 4.0;
+    for (auto each = size; each != size + row; ++each) *each += more;
+  }
+  return expected;
+}
 
 class Comparison {
  public:
@@ -37,6 +78,7 @@ class Comparison {
     rounded_ = a.dtype == Dtype::kFloat32 ? 0.0 : stored_;
     pairs_ = a.dtype == Dtype::kBFloat16 ? stored_ : 0.0;
     sums_ = rounding(Dtype::kFloat32) * (16.0 + 4.0 * reference.highest);
+    if (may_be_integers(a)) sums_ += integer_step(problem);
     if (a.dtype != Dtype::kFloat16) return;
     // Half of the smallest number; and what such errors of a row's output become in a gradient.
     least_ = 0x1p-25;
@@ -84,6 +126,18 @@ double worst_share(const Expected& expected, const std::vector<double>& found, B
   return worst;
 }
 
+void measure(Subject& subject, const char* name, const Expected& expected,
+             const std::vector<double>& found, Bound bound) {
+  size_t at = 0;
+  const double share = worst_share(expected, found, bound, &at);
+  char what[200] = "";
+  if (share > 1.0 && at < found.size()) {
+    std::snprintf(what, sizeof what, "%s[%zu] is %g, not %g: %g of the bound", name, at, found[at],
+                  expected.number[at], share);
+  }
+  subject.measure(share, what);
+}
+
 bool same(const std::vector<double>& a, const std::vector<double>& b) {
   if (a.size() != b.size()) return false;
   for (size_t i = 0; i < a.size(); ++i) {
@@ -101,23 +155,21 @@ bool same_bits(const Answers& a, const Answers& b) {
          same(a.d_bias, b.d_bias) && same(a.d_table, b.d_table);
 }
 
-void compare(const Problem& problem, const Reference& reference, const Answers& answers,
-             Subject& forward, Subject& gradients, Subject& biases) {
+void compare_forward(const Problem& problem, const Reference& reference, const Answers& answers,
+                     Subject& forward) {
   const Comparison bounds(problem, reference);
-  const auto measure = [&](Subject& subject, const char* name, const Expected& expected,
-                           const std::vector<double>& found, Bound bound) {
-    size_t at = 0;
-    const double share = worst_share(expected, found, bound, &at);
-    char what[200] = "";
-    if (share > 1.0 && at < found.size()) {
-      std::snprintf(what, sizeof what, "%s[%zu] is %g, not %g: %g of the bound", name, at,
-                    found[at], expected.number[at], share);
-    }
-    subject.measure(share, what);
-  };
-  measure(forward, "output", reference.output, answers.output, bounds.output());
+  const AttendArgs& a = problem.args.backward.call;
+  const Expected output =
+      may_be_integers(a) ? with_shared_units(reference.output, a.value_dim) : reference.output;
+  measure(forward, "output", output, answers.output, bounds.output());
   measure(forward, "lse", reference.lse, answers.lse, bounds.lse());
   forward.check(answers.gaps_untouched, "wrote into a gap between rows");
+}
+
+void compare(const Problem& problem, const Reference& reference, const Answers& answers,
+             Subject& forward, Subject& gradients, Subject& biases) {
+  compare_forward(problem, reference, answers, forward);
+  const Comparison bounds(problem, reference);
   measure(gradients, "d_query", reference.d_query, answers.d_query, bounds.wide_gradient());
   measure(gradients, "d_key", reference.d_key, answers.d_key, bounds.stored_gradient());
   measure(gradients, "d_value", reference.d_value, answers.d_value, bounds.stored_gradient());

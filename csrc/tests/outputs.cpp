@@ -2,7 +2,7 @@
 
 namespace headwise::testing {
 
-Outputs::Outputs(const Problem& problem) : problem_(problem) {
+Outputs::Outputs(const Problem& problem, Part part) : problem_(problem) {
   const AttendArgs& a = problem.args.backward.call;
   const Side side = problem.side;
   Draw draw(static_cast<uint64_t>(a.q_len * 1009 + a.kv_len));
@@ -10,10 +10,11 @@ Outputs::Outputs(const Problem& problem) : problem_(problem) {
   const Sizes values = {a.batches, a.kv_heads, a.kv_len, a.value_dim};
   const Sizes rows = {a.batches, a.q_heads, a.q_len, a.value_dim};
   output = Tensor::drawn(draw, a.dtype, rows, false, false, side);
+  lse = Tensor::packed(Dtype::kFloat32, {1, a.batches, a.q_heads, 2 * a.q_len}, side);  // two parts
+  if (part == Part::kForward) return;
   d_key = Tensor::drawn(draw, a.dtype, keys, false, false, side);
   d_value = Tensor::drawn(draw, a.dtype, values, false, false, side);
   const auto packed = [&](Sizes sizes) { return Tensor::packed(Dtype::kFloat32, sizes, side); };
-  lse = packed({1, a.batches, a.q_heads, 2 * a.q_len});  // in two parts
   d_query = packed({a.batches, a.q_heads, a.q_len, a.head_dim});
   d_sinks = packed({1, 1, 1, a.sinks == nullptr ? 0 : a.q_heads});
   d_bias = packed(problem.d_bias_sizes);

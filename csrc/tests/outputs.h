@@ -7,7 +7,7 @@ namespace headwise::testing {
 
 class Outputs {
  public:
-  explicit Outputs(const Problem& problem);
+  explicit Outputs(const Problem& problem, Part part = Part::kAll);
 
   // The problem's arguments, writing here; `output` and `lse` are read by the gradients.
   BiasBackwardArgs arguments() const;

@@ -11,7 +11,8 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-constexpr int64_t kMostWork = 3'000'000;  // multiply-adds of one product
+constexpr int64_t kMostWork = 3'000'000;   // multiply-adds of one product
+constexpr int64_t kMostFewWork = 300'000;  // of few queries
 
 int64_t draw_length(Draw& draw) {
   if (draw.chance(3)) return 0;
@@ -25,10 +26,16 @@ int64_t draw_dim(Draw& draw) {
 
 }  // namespace
 
-Problem::Problem(uint64_t number, Dtype dtype, Side where) : side(where), number_(number) {
+Problem::Problem(uint64_t number, Dtype dtype, Side where, Queries queries)
+    : side(where), number_(number) {
   Draw draw(number);
   call().dtype = dtype;
-  draw_sizes(draw);
+  if (queries == Queries::kAny) {
+    draw_sizes(draw);
+  } else {
+    draw_few_sizes(draw);
+  }
+  draw_scores(draw);
   if (draw.chance(60)) {
     pattern = Pattern(draw, call().batches, call().q_heads, call().q_len, call().kv_len, side);
   }
@@ -63,6 +70,29 @@ void Problem::draw_sizes(Draw& draw) {
     a.value_dim = draw_dim(draw);
   }
   a.q_heads = a.kv_heads * group;
+}
+
+void Problem::draw_few_sizes(Draw& draw) {
+  AttendArgs& a = call();
+  a.head_dim = draw.chance(40) ? draw_dim(draw) : draw.between(1, 260);
+  a.value_dim = draw.chance(40) ? a.head_dim : draw.between(1, 260);
+  a.q_len = draw.chance(2) ? 0 : draw.between(1, kFewQueries);
+  a.kv_len = draw.chance(40) ? draw_length(draw) : draw.between(1, 900);
+  a.batches = draw.chance(2) ? 0 : draw.between(1, 3);
+  a.kv_heads = draw.between(1, 3);
+  int64_t group = draw.one_of<int64_t>({1, 2, 3, 4, 5, 8});
+  const auto work = [&] {
+    return a.batches * a.kv_heads * group * a.q_len * a.kv_len * std::max(a.head_dim, a.value_dim);
+  };
+  while (work() > kMostFewWork) {
+    int64_t* size = draw.one_of({&a.batches, &a.kv_heads, &group, &a.q_len, &a.kv_len});
+    *size = (*size + 1) / 2;
+  }
+  a.q_heads = a.kv_heads * group;
+}
+
+void Problem::draw_scores(Draw& draw) {
+  AttendArgs& a = call();
   const auto usual = static_cast<float>(1.0 / std::sqrt(static_cast<double>(a.head_dim)));
   a.scale = draw.one_of<float>({usual, usual, usual, 1.0F, 0.0F, -usual, 0.1F});
   if (draw.chance(25)) a.softcap = draw.one_of<float>({0.5F, 2.0F, 30.0F});

@@ -8,9 +8,11 @@
 
 namespace headwise::testing {
 
+enum class Queries { kAny, kFew };  // kFew: so many as read stored keys
+
 struct Problem {
   // The same number and dtype give the same problem on either side of the guard page.
-  Problem(uint64_t number, Dtype dtype, Side side);
+  Problem(uint64_t number, Dtype dtype, Side side, Queries queries = Queries::kAny);
 
   bool open(int64_t b, int64_t h, int64_t i, int64_t j) const;
   std::string text() const;
@@ -28,6 +30,8 @@ struct Problem {
   AttendArgs& call() { return args.backward.call; }
   const AttendArgs& call() const { return args.backward.call; }
   void draw_sizes(Draw& draw);
+  void draw_few_sizes(Draw& draw);
+  void draw_scores(Draw& draw);
   void draw_tensors(Draw& draw);
   void draw_bias(Draw& draw);
   void draw_distances(Draw& draw, bool slopes_only);

@@ -26,8 +26,9 @@ struct Row {
 
 class Computation {
  public:
-  explicit Computation(const Problem& problem)
+  Computation(const Problem& problem, Part part)
       : p_(problem),
+        part_(part),
         a_(problem.args.backward.call),
         row_(a_.kv_len),
         query_(p_.query.numbers()),
@@ -38,6 +39,7 @@ class Computation {
     const int64_t keys = a_.batches * a_.kv_heads * a_.kv_len;
     found_.output = Expected(rows * a_.value_dim);
     found_.lse = Expected(rows);
+    if (part_ == Part::kForward) return;
     found_.d_query = Expected(rows * a_.head_dim);
     found_.d_key = Expected(keys * a_.head_dim);
     found_.d_value = Expected(keys * a_.value_dim);
@@ -86,7 +88,7 @@ class Computation {
       row_.kept[k] = kept(b, h, i, j);
     }
     add_output(b, h, i);
-    add_gradients(b, h, i, lse);
+    if (part_ == Part::kAll) add_gradients(b, h, i, lse);
   }
 
   double score(int64_t b, int64_t h, int64_t i, int64_t j) {
@@ -205,6 +207,7 @@ class Computation {
   }
 
   const Problem& p_;
+  const Part part_;
   const AttendArgs& a_;
   Row row_;
   std::vector<int64_t> open_;  // the keys that the row may see
@@ -214,6 +217,8 @@ class Computation {
 
 }  // namespace
 
-Reference compute_reference(const Problem& problem) { return Computation(problem).run(); }
+Reference compute_reference(const Problem& problem, Part part) {
+  return Computation(problem, part).run();
+}
 
 }  // namespace headwise::testing

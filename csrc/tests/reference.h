@@ -24,6 +24,8 @@ struct Reference {
   double highest = 0.0;  // the largest size of a score, of its terms and of a log-sum-exp
 };
 
-Reference compute_reference(const Problem& problem);
+enum class Part { kForward, kAll };  // output and log-sum-exp, or gradients, too
+
+Reference compute_reference(const Problem& problem, Part part = Part::kAll);
 
 }  // namespace headwise::testing

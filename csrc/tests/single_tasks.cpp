@@ -33,9 +33,9 @@ void run_forward(const AttendArgs& a, const Functions& kernel, Side side) {
   }
   const int64_t chunks = a.batches * a.kv_heads * a.chunks();
   const Tensor partials = room_for(chunks * kernel.partial_size(a), side);
-  run_each(chunks, kernel.chunk_workspace(a), side, [&](int64_t task, float* room) {
-    kernel.attend_chunk(a, task, partials.data<float>(), room);
-  });
+  const auto take = a.store.is_scaled ? kernel.attend_scaled_chunk : kernel.attend_chunk;
+  run_each(chunks, kernel.chunk_workspace(a), side,
+           [&](int64_t task, float* room) { take(a, task, partials.data<float>(), room); });
   run_each(
       a.batches * a.q_heads * a.q_len, kernel.merge_workspace(a), side,
       [&](int64_t task, float* room) { kernel.merge_row(a, task, partials.data<float>(), room); });
@@ -60,6 +60,13 @@ void run_bias(BiasBackwardArgs args, const Functions& kernel, Side side) {
 }
 
 }  // namespace
+
+Answers run_forward_tasks(const Problem& problem) {
+  const Outputs outputs(problem, Part::kForward);
+  const AttendArgs a = outputs.arguments().backward.call;
+  if (a.batches * a.q_heads * a.q_len > 0) run_forward(a, kernels()[a.dtype], problem.side);
+  return outputs.answers();
+}
 
 Answers run_tasks(const Problem& problem) {
   Outputs outputs(problem);

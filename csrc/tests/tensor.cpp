@@ -24,8 +24,7 @@ Tensor::Tensor(Dtype dtype, Sizes sizes, Sizes strides, Side side)
   clear();
 }
 
-Tensor Tensor::drawn(Draw& draw, Dtype dtype, Sizes sizes, bool repeats, bool any_column,
-                     Side side) {
+Sizes Tensor::draw_strides(Draw& draw, Sizes sizes, bool repeats, bool any_column) {
   std::array<size_t, 4> order = {3, 2, 1, 0};  // from the innermost axis
   for (size_t i = any_column ? 0 : 1; i < 4; ++i) {
     std::swap(order[i], order[i + static_cast<size_t>(draw.below(4 - static_cast<int64_t>(i)))]);
@@ -41,7 +40,12 @@ Tensor Tensor::drawn(Draw& draw, Dtype dtype, Sizes sizes, bool repeats, bool an
     if (axis != 3 && draw.chance(30)) next += draw.between(1, 9);
     if (axis == 3 && draw.chance(40)) next += draw.between(1, 5);
   }
-  return {dtype, sizes, strides, side};
+  return strides;
+}
+
+Tensor Tensor::drawn(Draw& draw, Dtype dtype, Sizes sizes, bool repeats, bool any_column,
+                     Side side) {
+  return {dtype, sizes, draw_strides(draw, sizes, repeats, any_column), side};
 }
 
 Tensor Tensor::packed(Dtype dtype, Sizes sizes, Side side) {

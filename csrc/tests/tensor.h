@@ -20,6 +20,7 @@ class Tensor {
 
   // Draws the order of the axes and gaps between them. Where it `repeats`, an axis may have stride
   // 0 and rows may overlap; where `any_column`, the innermost axis may have any stride, too.
+  static Sizes draw_strides(Draw& draw, Sizes sizes, bool repeats, bool any_column);
   static Tensor drawn(Draw& draw, Dtype dtype, Sizes sizes, bool repeats, bool any_column,
                       Side side);
   static Tensor packed(Dtype dtype, Sizes sizes, Side side);

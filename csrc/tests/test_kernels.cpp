@@ -69,6 +69,7 @@ int main(int count, char** words) {
   well = headwise::testing::test_dropped_words(plan) && well;
   well = headwise::testing::test_linear_rows(plan) && well;
   well = headwise::testing::test_drawn_problems(plan) && well;
+  well = headwise::testing::test_stored(plan) && well;
   std::printf("%s\n", well ? "all is well" : "FAULTS, see above");
   return well ? 0 : 1;
 }

@@ -42,6 +42,16 @@ def bias_backward(d_output: torch.Tensor, d_lse: torch.Tensor | None, query: tor
 def linear_rows(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, output: torch.Tensor, threads: int) -> None:
     """Write input @ weight^T + bias to output, for few rows of input."""
 
+def linear_sums(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, gain: torch.Tensor | None, offset: torch.Tensor | None, log_decay: torch.Tensor | None, sums: torch.Tensor | None, normaliser: torch.Tensor | None, log_scale: torch.Tensor | None, output: torch.Tensor, total: torch.Tensor | None, sums_after: torch.Tensor, normaliser_after: torch.Tensor, log_scale_after: torch.Tensor, causal: bool, backwards: bool, threads: int) -> None:
+    """
+    Write linear attention's sums over keys, and the state after the last one.
+    """
+
+def random_features(input: torch.Tensor, directions: torch.Tensor, output: torch.Tensor, gain: torch.Tensor, factor: float, log_norm: float, least: float, threads: int) -> None:
+    """
+    Write positive random features, and the log of the factor taken out of each row.
+    """
+
 def own_threads(count: int) -> int:
     """
     Set on how many threads this thread's loops run, torch's included; return how many before.

@@ -1,0 +1,204 @@
+"""The derivative of linear attention's sums, which is made of such sums again.
+
+With ``G`` for the gradients of values and total side by side, and ``V`` for values and a 1:
+
+- a query's gradient is the sum over the keys it sees of ``(G_i · V_j) key_j``,
+- a key's that over the queries that see it of ``(V_j · G_i) query_i``,
+- a value's that over the same queries of ``(key_j · query_i) d_values_i``,
+
+each pair with the weight it has forward. Powers, and the scales of states, are constants: they
+cancel. The state that the last two begin with is the gradient of the state after.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from headwise.ops.linear.launch import Found, Given
+
+Sums: TypeAlias = Callable[[Given, bool, bool], Found]
+
+_QUERY, _KEY, _VALUE, _DECAY, _SUMS, _NORMALISER = 0, 1, 2, 5, 6, 7
+_NOTHING = float("-inf")
+
+
+def derive(
+    run: Sums,
+    given: Given,
+    found: Found,
+    wanted: Found,
+    needed: Sequence[bool],
+    causal: bool,
+    backwards: bool,
+) -> list[Tensor | None]:
+    """Return the gradients of what was given.
+
+    Args:
+        run: Computes sums, with a derivative of its own where one may be wanted.
+        given: The tensors of the call.
+        found: What it computed.
+        wanted: The gradients of that; the last one is not looked at.
+        needed: Which gradients are wanted.
+        causal: As in the call.
+        backwards: As in the call.
+    """
+    asked = _Asked(run, given, found, wanted, causal, backwards)
+    results: list[Tensor | None] = [None] * len(given)
+    d_query = d_key = None
+    if needed[_QUERY] or needed[_DECAY]:
+        d_query = asked.of_query()
+    if needed[_KEY] or needed[_DECAY] or needed[_SUMS] or needed[_NORMALISER]:
+        d_key, results[_SUMS], results[_NORMALISER] = asked.of_key()
+    if needed[_VALUE]:
+        results[_VALUE] = asked.of_value()
+    if needed[_DECAY] and d_query is not None and d_key is not None:
+        results[_DECAY] = asked.of_decay(d_query, d_key, results[_SUMS], results[_NORMALISER])
+    if d_query is not None:
+        results[_QUERY] = d_query.to(given.query.dtype)
+    if d_key is not None:
+        results[_KEY] = d_key.to(given.key.dtype)
+    return [part if need else None for part, need in zip(results, needed, strict=True)]
+
+
+class _Asked:
+    """One derivative: what its sums have in common."""
+
+    def __init__(
+        self,
+        run: Sums,
+        given: Given,
+        found: Found,
+        wanted: Found,
+        causal: bool,
+        backwards: bool,
+    ) -> None:
+        self.run, self.given, self.found, self.wanted = run, given, found, wanted
+        self.causal, self.backwards = causal, backwards
+        d_values = wanted.values
+        if d_values is None:
+            d_values = torch.zeros_like(found.values)
+        d_total = wanted.total
+        if d_total is None and wanted.normaliser is not None:
+            d_total = torch.zeros_like(found.total)
+        value = given.value.float()
+        self.d_values = d_values
+        self.has_total = d_total is not None
+        self.outer = d_values if d_total is None else _beside(d_values, d_total)
+        self.inner = value if d_total is None else _beside(value, torch.ones_like(value[..., 0]))
+        self.offset = given.offset
+        if not causal and given.offset is None and given.gain is not None:
+            scale = _without_nothing(-found.log_scale)
+            scale = scale.repeat_interleave(given.query.shape[1] // given.kv_heads, 1)
+            self.offset = scale.unsqueeze(-1).expand(given.query.shape[:3])
+
+    def of_query(self) -> Tensor:
+        """Return (batch, readers, q_len, features)."""
+        given = self.given
+        state: tuple[Tensor | None, ...] = (None, None, None)
+        if given.sums is not None and given.normaliser is not None:
+            sums = _beside(given.sums, given.normaliser) if self.has_total else given.sums
+            state = (*_turned(sums), given.log_scale)
+        asked = Given(
+            self.outer, self.inner, given.key, given.gain, self.offset, given.log_decay, *state
+        )
+        return self.run(asked, self.causal, self.backwards).values
+
+    def of_key(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Return (batch, writers, kv_len, features), and the gradients of the state before."""
+        given = self.given
+        d_sums, d_normaliser = self.wanted.sums, self.wanted.normaliser
+        state: tuple[Tensor | None, ...] = (None, None, None)
+        if d_sums is not None or d_normaliser is not None:
+            whole = torch.zeros_like(self.found.sums) if d_sums is None else d_sums
+            if self.has_total:
+                last = self.found.normaliser
+                last = torch.zeros_like(last) if d_normaliser is None else d_normaliser
+                whole = _beside(whole, last)
+            state = (*_turned(whole), self._scale_behind())
+        asked = Given(
+            self.inner, self.outer, given.query, self.offset, given.gain, given.log_decay, *state
+        )
+        found = self.run(asked, self.causal, not self.backwards)
+        if given.sums is None or given.log_scale is None:
+            return found.values, None, None
+        power = found.log_scale + given.log_scale
+        if given.log_decay is not None:
+            power = power + given.log_decay.detach()
+        before = found.sums.transpose(-1, -2) * power.exp()[..., None, None]
+        if not self.has_total:
+            return found.values, before, None
+        return found.values, before[..., :-1], before[..., -1]
+
+    def of_value(self) -> Tensor:
+        """Return (batch, writers, kv_len, value_dim)."""
+        given = self.given
+        state: tuple[Tensor | None, ...] = (None, None, None)
+        if self.wanted.sums is not None:
+            state = (
+                self.wanted.sums,
+                torch.zeros_like(self.found.normaliser),
+                self._scale_behind(),
+            )
+        asked = Given(
+            *(given.key, given.query, self.d_values, self.offset, given.gain, given.log_decay),
+            *state,
+        )
+        return self.run(asked, self.causal, not self.backwards).values.to(given.value.dtype)
+
+    def of_decay(
+        self,
+        d_query: Tensor,
+        d_key: Tensor,
+        d_sums: Tensor | None,
+        d_normaliser: Tensor | None,
+    ) -> Tensor:
+        """Return (kv_heads,): every pair counts as often as its distance.
+
+        A distance is the place of the reader less that of the writer, so each side is counted by
+        itself.
+        """
+        given, found, wanted = self.given, self.found, self.wanted
+        length = given.key.shape[2]
+        place = torch.arange(length, device=given.key.device, dtype=torch.float64)
+        if self.backwards:
+            place = place.flip(0)
+        heads = given.kv_heads
+
+        def counted(tensor: Tensor, gradient: Tensor) -> Tensor:
+            each = (tensor.double() * gradient.double()).sum(-1) * place
+            return each.unflatten(1, (heads, -1)).sum((0, 2, 3))
+
+        whole = counted(given.query, d_query) - counted(given.key, d_key)
+        for part, gradient, weight in (
+            (found.sums, wanted.sums, length - 1.0),
+            (found.normaliser, wanted.normaliser, length - 1.0),
+            (given.sums, d_sums, 1.0),
+            (given.normaliser, d_normaliser, 1.0),
+        ):
+            if part is not None and gradient is not None:
+                product = part.double() * gradient.double()
+                whole = whole + weight * product.transpose(0, 1).flatten(1).sum(-1)
+        return whole.float()
+
+    def _scale_behind(self) -> Tensor:
+        """Return the power of the state after, seen from one step behind the last key."""
+        power = -self.found.log_scale
+        if self.given.log_decay is not None:
+            power = power - self.given.log_decay.detach()
+        return power.masked_fill(self.found.log_scale == _NOTHING, _NOTHING)
+
+
+def _beside(wide: Tensor, column: Tensor) -> Tensor:
+    return torch.cat([wide, column.unsqueeze(-1)], -1)
+
+
+def _turned(sums: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a state whose features and values have changed places, with an empty normaliser."""
+    sums = sums.transpose(-1, -2)
+    return sums, torch.zeros_like(sums[..., 0])
+
+
+def _without_nothing(power: Tensor) -> Tensor:
+    return power.masked_fill(power == -_NOTHING, 0.0)
