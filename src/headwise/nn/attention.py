@@ -20,8 +20,9 @@ from headwise.nn.arguments import (
     refuse_override,
 )
 from headwise.nn.heads import joined, normalised, split
-from headwise.nn.layer_plan import LayerPlan, plan_layer, stand_in
-from headwise.nn.mechanism import AttentionCall, Mechanism, check_mechanism
+from headwise.nn.layer_plan import LayerPlan, plan_layer
+from headwise.nn.stand_ins import context_stand_in, projected_stand_ins
+from headwise.nn.mechanism import AttentionCall, Mechanism, take_mechanism
 from headwise.nn.mixing import mix, mix_cached
 from headwise.nn.places import Offset, Places, find_places, longest
 from headwise.nn.projection import project
@@ -126,7 +127,13 @@ class MultiHeadAttention(nn.Module):
         self.pattern = pattern
         self.positions = positions
         self.softcap = softcap
-        self.mechanism = None if mechanism is None else check_mechanism(mechanism)
+        self.mechanism = take_mechanism(
+            mechanism,
+            q_heads=num_heads,
+            kv_heads=self.num_kv_heads,
+            head_dim=self.d_k,
+            value_dim=self.value_dim,
+        )
 
         made: dict[str, Any] = {"device": device, "dtype": dtype}
         self.W_q = nn.Linear(d_model, num_heads * self.d_k, bias, **made)
@@ -308,13 +315,7 @@ class MultiHeadAttention(nn.Module):
         key = query if key is None else key
         value = key if value is None else value
         check_inputs(self._widths, query, key, value)
-        lead, kv_len = query.shape[:-2], longest(held + key.shape[-2])
-        kv_heads = self.num_kv_heads
-        q = stand_in(
-            query, (*lead, self.num_heads, query.shape[-2], self.d_k), query, self.W_q, self.q_norm
-        )
-        k = stand_in(key, (*lead, kv_heads, kv_len, self.d_k), key, self.W_k, self.k_norm)
-        v = stand_in(value, (*lead, kv_heads, kv_len, self.value_dim), value, self.W_v)
+        q, k, v = projected_stand_ins(self, query, key, value, longest(held + key.shape[-2]))
         call = self._asked(
             (q, k, v),
             allowed=joined(self.pattern, pattern, mask),
@@ -323,9 +324,7 @@ class MultiHeadAttention(nn.Module):
             q_offset=q_offset,
             held=held if is_self else None,
         )
-        width = self.num_heads * self.value_dim
-        learned = self.mechanism if isinstance(self.mechanism, nn.Module) else self.positions
-        context = stand_in(query, (*query.shape[:-1], width), q, k, v, self.sinks, learned)
+        context = context_stand_in(self, query, q, k, v)
         inputs = {"W_q": query, "W_k": key, "W_v": value, "W_o": context}
         layers = {name: (self.get_submodule(name), x) for name, x in inputs.items()}
         return plan_layer(call, self.mechanism, layers)

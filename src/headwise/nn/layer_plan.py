@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
 from headwise.nn.mechanism import AttentionCall, Cost, Mechanism
@@ -85,21 +84,6 @@ def plan_layer(
     return LayerPlan(
         _attention(call, mechanism), found, sum(each.packed_bytes for each in found.values())
     )
-
-
-def stand_in(x: Tensor, shape: tuple[int, ...], *sources: Tensor | nn.Module | None) -> Tensor:
-    """Return zeros without memory, with the dtype of ``x``, for what is made of ``sources``.
-
-    They want a gradient where one of the sources does.
-    """
-    wanted = torch.is_grad_enabled() and any(_wants_gradient(source) for source in sources)
-    return x.new_zeros(()).requires_grad_(wanted).expand(shape)
-
-
-def _wants_gradient(source: Tensor | nn.Module | None) -> bool:
-    if isinstance(source, nn.Module):
-        return any(parameter.requires_grad for parameter in source.parameters())
-    return source is not None and source.requires_grad
 
 
 def _attention(call: AttentionCall, mechanism: Mechanism | None) -> Plan | Cost:

@@ -88,7 +88,9 @@ class Cost(NamedTuple):
 class Mechanism(Protocol):
     """Mixes the tokens of a layer in another way than softmax attention; pass it as ``mechanism=``.
 
-    An ``nn.Module`` that follows the protocol has its parameters in the layer's state dict and is
+    A layer that is given a mechanism with a method ``fit`` calls it with its sizes, ``q_heads``,
+    ``kv_heads``, ``head_dim`` and ``value_dim``, by name. An ``nn.Module`` that follows the
+    protocol has its parameters in the layer's state dict and is
     called as a module, hooks included. Of any other object ``forward`` is called.
     """
 
@@ -125,8 +127,21 @@ class Mechanism(Protocol):
         ...
 
 
-def check_mechanism(mechanism: object) -> Mechanism:
-    """Return what was given as ``mechanism=`` if it follows the protocol, and refuse it if not."""
+def take_mechanism(mechanism: object, **sizes: int) -> Mechanism | None:
+    """Return what was given as ``mechanism=`` if it follows the protocol, and refuse it if not.
+
+    Where it has a method ``fit``, it is told the sizes of the layer.
+    """
+    if mechanism is None:
+        return None
+    checked = _checked(mechanism)
+    fit = getattr(checked, "fit", None)
+    if callable(fit):
+        fit(**sizes)
+    return checked
+
+
+def _checked(mechanism: object) -> Mechanism:
     if isinstance(mechanism, str):
         raise TypeError(f"MultiHeadAttention: {_of_that_name(mechanism)}")
     wanted = ("forward", "state", "cost", "reference")
