@@ -18,9 +18,10 @@ struct Span {
   int64_t count() const noexcept { return end - begin; }
 };
 
-// e^(exponent - scale) for an exponent that is not above the scale; 0 where there is nothing.
-inline float power(float exponent, float scale) noexcept {
-  return scale == kMinusInfinity ? 0.0F : exp_of_one(exponent - scale);
+// e^(exponent - scale + more), no sum above 0; 0 where there is nothing. The first two are near
+// each other and may be large.
+inline float power(float exponent, float scale, float more) noexcept {
+  return scale == kMinusInfinity ? 0.0F : exp_of_one((exponent - scale) + more);
 }
 
 // Copies rows as floats into `room`, whole registers long.
@@ -114,7 +115,7 @@ struct Chunk {
     float factor[kChunk];
     const bool is_plain = !a.causal && a.offset == nullptr;
     for (int64_t i = 0; i < tokens.count(); ++i) {
-      factor[i] = is_plain ? 1.0F : factor_of(log_scale + gone(i) * decay + offset_of(reader, i));
+      factor[i] = is_plain ? 1.0F : factor_of((log_scale + offset_of(reader, i)) + gone(i) * decay);
       total[i] = factor[i] * dot(query + i * wide, normaliser);
     }
     float* to = output;
@@ -178,7 +179,7 @@ struct Chunk {
     const int64_t count = tokens.count();
     float factor[kChunk];
     for (int64_t j = 0; j < count; ++j) {
-      factor[j] = power(gain_of(writer, j) + left(j) * decay, log_scale);
+      factor[j] = power(gain_of(writer, j), log_scale, left(j) * decay);
     }
     const float* written = value;
     if (has_factors()) {
@@ -258,8 +259,10 @@ struct Chunk {
       float* at = weights + i * kChunk + j;
       Vec::Reg weight = Vec::load(at);
       if (has_factors()) {
-        const Vec::Reg away = Vec::fma(Vec::sub(here, lanes), rate, Vec::load(gain + j));
-        weight = Vec::mul(weight, exp2_below_zero(Vec::add(away, offset), factor));
+        // Gain and offset are near each other, and the distance is small beside them.
+        const Vec::Reg near = Vec::add(Vec::load(gain + j), offset);
+        const Vec::Reg power = Vec::fma(Vec::sub(here, lanes), rate, near);
+        weight = Vec::mul(weight, exp2_below_zero(power, factor));
       }
       weight = Vec::select(closed, Vec::set(0.0F), weight);
       Vec::store(at, weight);

@@ -58,11 +58,11 @@ struct State {
 
   // Becomes the sum of two states, the first of which is `shift` away in log scale.
   void join(const State& first, float shift, const State& second) const noexcept {
-    const float one = *first.log_scale + shift;
+    const float one = *first.log_scale;
     const float other = *second.log_scale;
-    const float scale = one > other ? one : other;
-    const Vec::Reg of_one = Vec::set(power(one, scale));
-    const Vec::Reg of_other = Vec::set(power(other, scale));
+    const float scale = one + shift > other ? one + shift : other;
+    const Vec::Reg of_one = Vec::set(power(one, scale, shift));
+    const Vec::Reg of_other = Vec::set(power(other, scale, 0.0F));
     for (int64_t i = 0; i < numbers(); i += Vec::width) {
       const Vec::Reg part = Vec::mul(Vec::load(second.sums + i), of_other);
       Vec::store(sums + i, Vec::fma(Vec::load(first.sums + i), of_one, part));
@@ -130,12 +130,13 @@ struct Head {
   }
 
   void write(Span part) const noexcept {
-    float scale = *own.log_scale + static_cast<float>(part.count()) * decay();
+    const float faded = static_cast<float>(part.count()) * decay();
+    float scale = *own.log_scale + faded;
     for (int64_t w = 0; w < a.writers; ++w) {
       const float highest = chunk.highest(w);
       if (highest > scale) scale = highest;
     }
-    const float left = power(*own.log_scale + static_cast<float>(part.count()) * decay(), scale);
+    const float left = power(*own.log_scale, scale, faded);
     for (int64_t w = 0; w < a.writers; ++w) {
       chunk.take_keys(w);
       chunk.write(w, scale, w == 0 ? left : 1.0F, own.sums, own.normaliser);

@@ -116,7 +116,7 @@ class _Asked:
                 last = self.found.normaliser
                 last = torch.zeros_like(last) if d_normaliser is None else d_normaliser
                 whole = _beside(whole, last)
-            state = (*_turned(whole), self._scale_behind())
+            state = (*_turned(whole * self._one(-1)), self._scale_behind())
         asked = Given(
             self.inner, self.outer, given.query, self.offset, given.gain, given.log_decay, *state
         )
@@ -126,7 +126,7 @@ class _Asked:
         power = found.log_scale + given.log_scale
         if given.log_decay is not None:
             power = power + given.log_decay.detach()
-        before = found.sums.transpose(-1, -2) * power.exp()[..., None, None]
+        before = found.sums.transpose(-1, -2) * power.exp()[..., None, None] * self._one(1)
         if not self.has_total:
             return found.values, before, None
         return found.values, before[..., :-1], before[..., -1]
@@ -137,7 +137,7 @@ class _Asked:
         state: tuple[Tensor | None, ...] = (None, None, None)
         if self.wanted.sums is not None:
             state = (
-                self.wanted.sums,
+                self.wanted.sums * self._one(-1),
                 torch.zeros_like(self.found.normaliser),
                 self._scale_behind(),
             )
@@ -181,6 +181,13 @@ class _Asked:
                 product = part.double() * gradient.double()
                 whole = whole + weight * product.transpose(0, 1).flatten(1).sum(-1)
         return whole.float()
+
+    def _one(self, steps: int) -> Tensor | float:
+        """Return 1 for every head, with the derivative of some steps of its decay."""
+        log_decay = self.given.log_decay
+        if log_decay is None or not torch.is_grad_enabled():
+            return 1.0
+        return (steps * (log_decay - log_decay.detach())).exp()[:, None, None]
 
     def _scale_behind(self) -> Tensor:
         """Return the power of the state after, seen from one step behind the last key."""

@@ -19,6 +19,10 @@ from headwise.ops.linear.state import LinearState, Sums
 from headwise.ops.watchers import is_transformed, is_watched
 from headwise.patterns.content import PLAIN
 
+# Tokens over which the gradient of a decay is counted at once: each side of a pair is counted by
+# itself, and what cancels between them grows with the length.
+_COUNTED = 256
+
 _COMPUTED = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -63,8 +67,29 @@ def linear_sums(
         offset = offset.repeat_interleave(query.shape[1] // key.shape[1], 1)
     before = (None, None, None) if state is None else state
     given = Given(query, key, value, log_gain, offset, log_decay, *before)
+    counted = log_decay is not None and log_decay.requires_grad and torch.is_grad_enabled()
+    return _in_parts(given) if counted and key.shape[2] > _COUNTED else _sums(given, causal)
+
+
+def _sums(given: Given, causal: bool) -> Sums:
     found = _run(given, causal, False)
     return Sums(found.values, found.total, LinearState(*found[2:]))
+
+
+def _in_parts(given: Given) -> Sums:
+    """Take the tokens of a causal call part by part, each with the state of those before."""
+    parts = []
+    state = given[6:]
+    for start in range(0, given.key.shape[2], _COUNTED):
+        part = slice(start, start + _COUNTED)
+        cut = (None if tensor is None else tensor[:, :, part] for tensor in given[:5])
+        parts.append(_sums(Given(*cut, given.log_decay, *state), True))
+        state = parts[-1].state
+    return Sums(
+        torch.cat([part.values for part in parts], 2),
+        torch.cat([part.normaliser for part in parts], 2),
+        parts[-1].state,
+    )
 
 
 def _run(given: Given, causal: bool, backwards: bool) -> Found:
