@@ -16,9 +16,9 @@ def main() -> None:
     _train(name, *_tensors(64))
     tensors = _tensors(length)
     Path("/proc/self/clear_refs").write_text("5")
-    before = _kilobytes("VmRSS")
+    before = kilobytes("VmRSS")
     _train(name, *tensors)
-    sys.stdout.write(f"{(_kilobytes('VmHWM') - before) / 1e3}\n")
+    sys.stdout.write(f"{(kilobytes('VmHWM') - before) / 1e3}\n")
 
 
 def _tensors(length: int) -> list[Tensor]:
@@ -30,7 +30,8 @@ def _train(name: str, query: Tensor, key: Tensor, value: Tensor, d_output: Tenso
     torch.autograd.grad(output, (query, key, value), d_output)
 
 
-def _kilobytes(what: str) -> float:
+def kilobytes(what: str) -> float:
+    """Read one of the figures that the system keeps about this process."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(what):
             return float(line.split()[1])
