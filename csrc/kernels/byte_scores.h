@@ -8,6 +8,7 @@ namespace {
 
 constexpr int64_t kRegisterBytes = 64;  // numbers of a register
 constexpr int64_t kHighest = 16256;     // 127 * 128
+constexpr int64_t kWhole = 1024;        // numbers of a row whose products fit into 32 bits
 constexpr int32_t kSplit = 128;         // a number is kSplit * high + low
 constexpr uint32_t kLowZero = 64;
 constexpr uint32_t kKeyZero = 128;  // what is added to a key, for the products want it without sign
@@ -47,9 +48,10 @@ void split_query(const T* from, int64_t dim, float* room) noexcept {
   for (int64_t c = 0; c < dim; c += Vec::width) most = Vec::max(most, Vec::abs(part(c)));
   const float highest = Vec::highest(most);
   const bool finite = all_finite(from, 0, 1, dim);
-  *query.unit = finite ? highest / static_cast<float>(kHighest) : __builtin_nanf("");
+  const float most_units = static_cast<float>(dim <= kWhole ? kHighest : kHighest * kWhole / dim);
+  *query.unit = finite ? highest / most_units : __builtin_nanf("");
   const bool usual = finite && highest > 0.0F;
-  const Vec::Reg scale = Vec::set(usual ? static_cast<float>(kHighest) / highest : 0.0F);
+  const Vec::Reg scale = Vec::set(usual ? most_units / highest : 0.0F);
   const Vec::Int low_zero = Vec::set_int(kLowZero);
   Vec::Int zeros = Vec::set_int(0);
   for (int64_t c = 0; c < ByteQuery::padded(dim); c += Vec::width) {

@@ -158,3 +158,18 @@ def test_wrong_memory_is_refused(change: dict[str, object], text: str) -> None:
         }
     with pytest.raises(ValueError, match=text):
         attend(**{**given_tensors, **change})  # type: ignore[arg-type]
+
+
+@on_sets
+@pytest.mark.parametrize("dim", [1024, 1025, 2048, 5003])
+def test_products_of_wide_rows_fit(isa: str, dim: int) -> None:
+    query = torch.full((1, 1, 1, dim), 2.0**-5, dtype=torch.bfloat16)
+    signs = torch.tensor([1, -1, 1, -1], dtype=torch.int8)
+    key = (127 * signs)[None, None, :, None].expand(1, 1, 4, dim)
+    value = torch.randint(-127, 128, (1, 1, 4, 9), dtype=torch.int8)
+    scales = torch.tensor([[[1.0, 1.0, 0.5, 0.9]]]) / 127, torch.full((1, 1, 4), 1 / 127)
+    wide = [x * scale.unsqueeze(-1) for x, scale in zip((key, value), scales, strict=True)]
+    with _native.use_isa(isa):
+        found = attend(query, key, value, scales)
+    exact, plain = (defined(query, *wide, dtype) for dtype in (torch.float64, torch.bfloat16))
+    assert_within_budget(found, exact=exact, plain=plain, label=isa)
