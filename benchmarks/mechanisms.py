@@ -1,10 +1,8 @@
-"""Measures what `headwise bench --mechanisms` compares in more depth: times, memory, errors."""
+"""Looks closer at what ``headwise bench --mechanisms`` compares: sizes, layers, features."""
 
 from collections.abc import Iterator
-from functools import partial
 
-import torch
-
+import headwise as hw
 from benchmarks.figures import Figure, figure, main
 from headwise.cli.bench.mechanisms import (
     CONTENDERS,
@@ -13,18 +11,18 @@ from headwise.cli.bench.mechanisms import (
     crossings,
     error_of,
     outcomes,
-    peak_megabytes,
     precise,
     random_states,
     real_states,
-    wanting_gradients,
 )
-from headwise.cli.bench.mechanisms.contenders import EXACT
+from headwise.cli.bench.mechanisms.compare import LAYER
+from headwise.cli.bench.mechanisms.made import Made
 
 _LENGTHS = (256, 512, 1031, 2048, 3001, 4096, 8192)
-_LONG = tuple(4096 << step for step in range(5))
 _LAYERS = 6
 _REAL = 4096
+_FEW, _DRAWS = 1024, 5
+_COUNTS = (64, 256, 1024, 4096)
 _WORDS = {False: "full", True: "causal"}
 
 
@@ -52,32 +50,6 @@ def times(seconds: float) -> Iterator[Figure]:
             )
 
 
-def memory(_: float) -> Iterator[Figure]:
-    """Measure the peak of causal forward and backward, and how straight the line through it is."""
-    for contender in CONTENDERS:
-        if contender.name == EXACT or not contender.takes(causal=True):
-            continue
-        peaks = []
-        for length in _LONG:
-            made = contender.ready(MINILM, length, causal=True)
-            given = wanting_gradients(random_states(MINILM, length))
-            peak = peak_megabytes(partial(made.training, given))
-            if peak is None:
-                raise SystemExit("memory: this system does not tell what a process takes")
-            peaks.append(peak)
-            yield figure(
-                f"{contender.name} causal",
-                f"peak memory of forward and backward, {length:,} tokens",
-                [peak],
-                "MB",
-            )
-        numbers = torch.tensor([_LONG, peaks], dtype=torch.float64)
-        straight = float(torch.corrcoef(numbers)[0, 1] ** 2)
-        yield figure(
-            f"{contender.name} causal", "R² of a straight line through these", [straight], ""
-        )
-
-
 def errors(_: float) -> Iterator[Figure]:
     """Measure the error on the states of every layer of MiniLM."""
     for layer in range(_LAYERS):
@@ -95,5 +67,17 @@ def errors(_: float) -> Iterator[Figure]:
                     )
 
 
+def features(_: float) -> Iterator[Figure]:
+    """Measure how the error of random features falls with their number, over several draws."""
+    kinds = {"random": random_states(MINILM, _FEW), "real": real_states(LAYER, _FEW)}
+    for kind, states in kinds.items():
+        exact = precise(states, causal=False)
+        for count in _COUNTS:
+            mechanisms = (hw.nn.RandomFeatures(count, seed=seed) for seed in range(_DRAWS))
+            seen = [error_of(Made(one, None).forward(states), exact) for one in mechanisms]
+            name = f"{count:,} random features"
+            yield figure(name, f"relative error, {kind} states, {_FEW:,} tokens", seen, "")
+
+
 if __name__ == "__main__":
-    main("benchmarks.mechanisms", __doc__, {"times": times, "memory": memory, "errors": errors})
+    main("benchmarks.mechanisms", __doc__, {"times": times, "errors": errors, "features": features})

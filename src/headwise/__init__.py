@@ -15,11 +15,16 @@ from headwise.info import Info, info
 from headwise.nn import MultiHeadAttention
 from headwise.ops import (
     Attended,
+    LinearAttended,
+    LinearState,
     Plan,
     attend,
     attend_with_lse,
     attention_weights,
     explain,
+    linear_attend,
+    linear_attention_weights,
+    lowrank_attend,
     merge,
 )
 from headwise.patterns import (
@@ -53,6 +58,8 @@ __all__ = [
     "KVCache",
     "KeyMask",
     "Lengths",
+    "LinearAttended",
+    "LinearState",
     "MultiHeadAttention",
     "NativeMissingWarning",
     "PagePool",
@@ -71,6 +78,9 @@ __all__ = [
     "hf",
     "info",
     "inspection",
+    "linear_attend",
+    "linear_attention_weights",
+    "lowrank_attend",
     "merge",
     "nn",
     "patterns",

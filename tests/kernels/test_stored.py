@@ -165,7 +165,7 @@ def test_wrong_memory_is_refused(change: dict[str, object], text: str) -> None:
 def test_products_of_wide_rows_fit(isa: str, dim: int) -> None:
     query = torch.full((1, 1, 1, dim), 2.0**-5, dtype=torch.bfloat16)
     signs = torch.tensor([1, -1, 1, -1], dtype=torch.int8)
-    key = (127 * signs)[None, None, :, None].expand(1, 1, 4, dim)
+    key = (127 * signs)[None, None, :, None].repeat(1, 1, 1, dim)
     value = torch.randint(-127, 128, (1, 1, 4, 9), dtype=torch.int8)
     scales = torch.tensor([[[1.0, 1.0, 0.5, 0.9]]]) / 127, torch.full((1, 1, 4), 1 / 127)
     wide = [x * scale.unsqueeze(-1) for x, scale in zip((key, value), scales, strict=True)]

@@ -1,5 +1,10 @@
 """Stateless operations on (batch, heads, length, dim)."""
 
+from headwise.ops.linear.api import LinearAttended, linear_attend
+from headwise.ops.linear.features import FeatureMap, Features
+from headwise.ops.linear.state import LinearState
+from headwise.ops.linear.weights import linear_attention_weights
+from headwise.ops.lowrank import lowrank_attend
 from headwise.ops.softmax import (
     Attended,
     Plan,
@@ -15,6 +20,10 @@ from headwise.ops.softmax.stored import StoredKeys, attend_stored, attend_stored
 
 __all__ = [
     "Attended",
+    "FeatureMap",
+    "Features",
+    "LinearAttended",
+    "LinearState",
     "Plan",
     "StoredKeys",
     "attend",
@@ -24,6 +33,9 @@ __all__ = [
     "attention_weights",
     "explain",
     "explain_sizes",
+    "linear_attend",
+    "linear_attention_weights",
+    "lowrank_attend",
     "merge",
     "tally",
 ]

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated
 
 import torch
@@ -10,18 +11,62 @@ import typer
 
 from headwise.cli.bench import summary
 from headwise.cli.bench.limits import limits
+from headwise.cli.bench.mechanisms.compare import LAYER, LONGEST, MOST, SHORTEST, Asked, compare
 from headwise.cli.bench.report import report
 from headwise.cli.bench.selections import EVERYDAY, QUICK
 from headwise.cli.failures import WrongInput
 from headwise.cli.output import show, steps
 
 
-def bench(
+def bench(  # noqa: PLR0913 (one parameter per option)
+    *,
     quick: Annotated[
-        bool, typer.Option("--quick", help="A handful of small cases, in under 20 seconds.")
+        bool,
+        typer.Option(
+            "--quick", help="A handful of small cases, in under 20 seconds; or short lengths."
+        ),
     ] = False,
     chosen: Annotated[
-        list[str] | None, typer.Option("--case", help="Only this case; may be repeated.")
+        list[str] | None,
+        typer.Option("--case", help="Only this case, or this mechanism; may be repeated."),
+    ] = None,
+    mechanisms: Annotated[
+        bool,
+        typer.Option(
+            "--mechanisms",
+            help="Compare linear, random-feature, low-rank and windowed attention with exact "
+            "attention instead: time, peak memory and error against the length, and from which "
+            "length on each is faster. Some minutes.",
+        ),
+    ] = False,
+    max_length: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=MOST,
+            help=f"With --mechanisms: lengths double from {SHORTEST} tokens up to this.",
+            show_default=str(LONGEST),
+        ),
+    ] = None,
+    lengths: Annotated[
+        str | None,
+        typer.Option(metavar="N,N,…", help="With --mechanisms: these lengths.", show_default=False),
+    ] = None,
+    layer: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="With --mechanisms: the layer of MiniLM, from 0, whose states are the real ones.",
+            show_default=str(LAYER),
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="With --mechanisms: also draw it, to a .png or .svg file; needs matplotlib.",
+            show_default=False,
+        ),
     ] = None,
     threads: Annotated[
         int | None,
@@ -35,7 +80,17 @@ def bench(
     contenders take turns in one process, so the ratios mean something on a busy machine; the times
     mean less. Above the table stand the machine's own limits, and each row says what share of its
     limit headwise reaches.
+
+    With --mechanisms, on random states and on those of a layer of all-MiniLM-L6-v2 that reads a
+    real text (fetched on first use; without it the command says so and goes on with random ones).
     """
+    asked = Asked(quick, chosen, max_length, lengths, layer, plot)
+    if mechanisms:
+        with _threads(threads):
+            compare(asked, for_machines=as_json)
+        return
+    if asked.only_here:
+        raise WrongInput(f"{', '.join(asked.only_here)}: only with --mechanisms")
     cases = QUICK if quick else EVERYDAY
     if chosen:
         unknown = sorted(set(chosen) - {case.name for case in cases})

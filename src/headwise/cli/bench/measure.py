@@ -39,9 +39,14 @@ def alternate(calls: dict[str, Callable[[], Any]], seconds: float) -> dict[str, 
 
 def ratio(slower: list[float], faster: list[float]) -> Ratio:
     """Return how the two compare, round by round."""
-    found = [a / b for a, b in zip(slower, faster, strict=True)]
-    low, median, high = statistics.quantiles(found, n=4, method="inclusive")
+    low, median, high = quartiles([a / b for a, b in zip(slower, faster, strict=True)])
     return Ratio(median, low, high)
+
+
+def quartiles(seen: list[float]) -> tuple[float, float, float]:
+    """Return the lower quartile, the median and the upper quartile."""
+    low, median, high = statistics.quantiles(seen, n=4, method="inclusive")
+    return low, median, high
 
 
 def _repeats(call: Callable[[], Any]) -> int:
