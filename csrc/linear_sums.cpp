@@ -1,5 +1,6 @@
 #include "linear_sums.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "dispatch.h"
@@ -9,7 +10,8 @@ namespace headwise {
 
 namespace {
 
-constexpr int64_t kHeadsPerThread = 2;  // below, the segments of a head are worked on apart
+constexpr int64_t kHeadsPerThread = 2;      // below, the segments of a head are worked on apart
+constexpr int64_t kWorthAThread = 1 << 18;  // multiplications; below, waking one costs more
 
 }  // namespace
 
@@ -20,6 +22,9 @@ void linear_sums(const LinearSumsArgs& args, int threads) {
   LinearSumsArgs a = args;
   const Functions& kernel = kernels()[Dtype::kFloat32];
   const int64_t heads = a.batches * a.kv_heads;
+  const int64_t rows = a.q_len * a.readers + a.kv_len * a.writers;
+  const int64_t useful = heads * rows * a.features * a.value_dim / kWorthAThread + 1;
+  threads = static_cast<int>(std::min(useful, int64_t{threads}));
   const int64_t floats = kernel.linear_workspace(a);
   const auto run = [&](int64_t tasks, auto function) {
     for_each_task(tasks, floats, threads, Deal::kOneByOne,
