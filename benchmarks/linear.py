@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +22,7 @@ _LENGTHS = (4096, 8192, 16_384, 32_768, 65_536)
 
 def performer(seconds: float) -> Iterator[Figure]:
     """Compare a FAVOR+ layer with performer-pytorch's, same weights and directions."""
-    from performer_pytorch import SelfAttention
+    from performer_pytorch import SelfAttention  # type: ignore[import-untyped]
 
     for length in (4096, 3001):
         for causal in (True, False):
@@ -34,7 +35,7 @@ def performer(seconds: float) -> Iterator[Figure]:
 
 def linformer(seconds: float) -> Iterator[Figure]:
     """Compare a Linformer layer with the linformer package's, same sizes."""
-    from linformer import LinformerSelfAttention
+    from linformer import LinformerSelfAttention  # type: ignore[import-untyped]
 
     for length, rank in ((4096, 256), (3001, 131)):
         theirs = LinformerSelfAttention(_WIDTH, length, k=rank, heads=_HEADS)
@@ -62,15 +63,17 @@ def memory(_: float) -> Iterator[Figure]:
         yield figure(f"memory, {feature_map}", "R² of a line", [share.item()], "")
 
 
-def _as_ours(theirs: nn.Module, causal: bool) -> hw.MultiHeadAttention:
+def _as_ours(theirs: Any, causal: bool) -> hw.MultiHeadAttention:  # noqa: ANN401
     directions = theirs.fast_attention.projection_matrix
-    features = hw.nn.RandomFeatures(directions.shape[0], directions.shape[1])
+    features = hw.nn.RandomFeatures(*directions.shape)
+    assert features.projection is not None
     features.projection.copy_(directions)
     ours = hw.MultiHeadAttention(
         _WIDTH, _HEADS, bias=False, pattern=hw.Causal() if causal else None, mechanism=features
     )
-    for name in ("q", "k", "v"):
-        ours.get_submodule(f"W_{name}").weight.data.copy_(theirs.get_submodule(f"to_{name}").weight)
+    projections = {"W_q": theirs.to_q, "W_k": theirs.to_k, "W_v": theirs.to_v}
+    for name, projection in projections.items():
+        ours.get_submodule(name).load_state_dict(projection.state_dict())
     ours.W_o = theirs.to_out
     return ours
 

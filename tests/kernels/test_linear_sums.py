@@ -1,5 +1,7 @@
 """The kernel of linear attention: every instruction set, dtype, stride, direction, thread count."""
 
+from collections.abc import Iterable
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -21,6 +23,10 @@ def results(found: Sums) -> list[Tensor]:
     return [found.values, found.normaliser, found.state.sums, found.state.normaliser]
 
 
+def _added(parts: Iterable[Tensor]) -> Tensor:
+    return torch.stack([part.sum() for part in parts]).sum()
+
+
 @on_sets
 @settings(max_examples=40)
 @given(problem=problems())
@@ -37,7 +43,7 @@ def test_values_states_and_gradients_are_those_of_the_formula(isa: str, problem:
             copies = leaves.to(dtype, number)
             sums = results(copies.run(form.linear_sums, causal=problem.causal))
             weights = weights or [torch.randn(part.shape) for part in sums]
-            loss = sum((a * b.to(number)).sum() for a, b in zip(sums, weights, strict=True))
+            loss = _added(a * b.to(number) for a, b in zip(sums, weights, strict=True))
             gradients = torch.autograd.grad(loss, copies.learned)
             found.append([*sums, *gradients])
     names = ["values", "normaliser", "sums", "normaliser after", "d_query", "d_key", "d_value"]
@@ -127,9 +133,9 @@ def test_second_derivatives_are_right() -> None:
         copies = leaves.to(dtype, dtype)
         sums = copies.run(form.linear_sums, causal=True)
         torch.manual_seed(1)
-        loss = sum((part * torch.randn(part.shape).to(dtype)).sum() for part in results(sums))
+        loss = _added(part * torch.randn(part.shape).to(dtype) for part in results(sums))
         first = torch.autograd.grad(loss.square(), copies.learned, create_graph=True)
-        again = sum(part.square().sum() for part in first)
+        again = _added(part.square() for part in first)
         second.append(torch.autograd.grad(again, copies.learned))
     for actual, exact in zip(*second, strict=True):
         assert_within_budget(

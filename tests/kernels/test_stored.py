@@ -168,8 +168,10 @@ def test_products_of_wide_rows_fit(isa: str, dim: int) -> None:
     key = (127 * signs)[None, None, :, None].repeat(1, 1, 1, dim)
     value = torch.randint(-127, 128, (1, 1, 4, 9), dtype=torch.int8)
     scales = torch.tensor([[[1.0, 1.0, 0.5, 0.9]]]) / 127, torch.full((1, 1, 4), 1 / 127)
-    wide = [x * scale.unsqueeze(-1) for x, scale in zip((key, value), scales, strict=True)]
+    wide_key, wide_value = key * scales[0].unsqueeze(-1), value * scales[1].unsqueeze(-1)
     with _native.use_isa(isa):
         found = attend(query, key, value, scales)
-    exact, plain = (defined(query, *wide, dtype) for dtype in (torch.float64, torch.bfloat16))
+    exact, plain = (
+        defined(query, wide_key, wide_value, dtype) for dtype in (torch.float64, torch.bfloat16)
+    )
     assert_within_budget(found, exact=exact, plain=plain, label=isa)

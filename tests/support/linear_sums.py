@@ -68,15 +68,16 @@ class Leaves(NamedTuple):
             return tensor.detach().to(dtype).clone().requires_grad_()
 
         decay, state = self.log_decay, self.state
+        if state is not None:
+            sums, normaliser = leaf(state.sums, number), leaf(state.normaliser, number)
+            state = LinearState(sums, normaliser, state.log_scale.to(number))
         return Leaves(
-            *(leaf(tensor, dtype) for tensor in self[:3]),
+            leaf(self.query, dtype),
+            leaf(self.key, dtype),
+            leaf(self.value, dtype),
             None if self.log_gain is None else self.log_gain.to(number),
             None if decay is None else leaf(decay, number),
-            None
-            if state is None
-            else LinearState(
-                leaf(state.sums, number), leaf(state.normaliser, number), state.log_scale.to(number)
-            ),
+            state,
         )
 
     @property

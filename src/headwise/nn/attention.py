@@ -21,7 +21,6 @@ from headwise.nn.arguments import (
 )
 from headwise.nn.heads import joined, normalised, split
 from headwise.nn.layer_plan import LayerPlan, plan_layer
-from headwise.nn.stand_ins import context_stand_in, projected_stand_ins
 from headwise.nn.mechanism import AttentionCall, Mechanism, take_mechanism
 from headwise.nn.mixing import mix, mix_cached
 from headwise.nn.places import Offset, Places, find_places, longest
@@ -36,6 +35,7 @@ from headwise.nn.schemes import (
     reads_padding,
     turned,
 )
+from headwise.nn.stand_ins import context_stand_in, projected_stand_ins
 from headwise.ops.softmax.settle_bias import Bias
 from headwise.patterns import Pattern
 from headwise.patterns.wording import check_pattern, pattern_name

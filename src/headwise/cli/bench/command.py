@@ -35,8 +35,8 @@ def bench(  # noqa: PLR0913 (one parameter per option)
         typer.Option(
             "--mechanisms",
             help="Compare linear, random-feature, low-rank and windowed attention with exact "
-            "attention instead: time, peak memory and error against the length, and from which "
-            "length on each is faster. Some minutes.",
+            "attention: time, peak memory and error against the length, and from which length on "
+            "each is faster. Some minutes.",
         ),
     ] = False,
     max_length: Annotated[
@@ -81,8 +81,10 @@ def bench(  # noqa: PLR0913 (one parameter per option)
     mean less. Above the table stand the machine's own limits, and each row says what share of its
     limit headwise reaches.
 
-    With --mechanisms, on random states and on those of a layer of all-MiniLM-L6-v2 that reads a
-    real text (fetched on first use; without it the command says so and goes on with random ones).
+    With --mechanisms it compares cheap kinds of attention with exact attention instead, each
+    checked against its own definition first: on random queries, keys and values, and on those of a
+    layer of all-MiniLM-L6-v2 that reads a real text. The model is fetched on first use; where that
+    cannot be, the command says so and goes on with random ones.
     """
     asked = Asked(quick, chosen, max_length, lengths, layer, plot)
     if mechanisms:

@@ -77,9 +77,10 @@ def linear_attend(
         normalize: Whether to divide by the sum of the weights.
         state: The state that an earlier call returned; its tokens stand right before the first of
             this one. Gradients flow through it.
-        backend: ``"native"`` is compiled, for the CPU; ``"chunked"`` and ``"recurrent"`` (token by
-            token) are plain PyTorch; ``"reference"`` spells the weights out; ``"auto"`` takes the
-            fastest that can. A named one runs or refuses.
+        backend: ``"native"`` (the compiled kernel, on the CPU), ``"chunked"`` (plain PyTorch on any
+            device, with derivatives of any order), ``"recurrent"`` (token by token) and
+            ``"reference"`` (weights spelled out) run or refuse; ``"auto"`` takes the fastest that
+            does not refuse.
 
     Returns:
         ``LinearAttended(output, state)``: (batch…, q_heads, q_len, value_dim) in the dtype of
@@ -92,6 +93,7 @@ def linear_attend(
         DtypeError: Different or unsuitable dtypes or devices.
         PatternError: A ``kv_mask`` that does not fit.
         ValueError: A decay out of range or without ``causal``, an unknown name.
+        BackendRefused: A named backend that will not take the call, with every reason.
         TypeError: A feature map or state that is none.
 
     Example:
@@ -131,4 +133,5 @@ def _fastest(call: LinearCall) -> str:
     """Name the form for a call; a chunk of one token is a detour."""
     if not native.refusals(call):
         return "native"
-    return "recurrent" if call.key.shape[2] == 1 else "chunked"
+    is_step = call.key.shape[2] == 1 and call.query.shape[2] == 1
+    return "recurrent" if is_step else "chunked"

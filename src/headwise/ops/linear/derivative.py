@@ -86,7 +86,7 @@ class _Asked:
         self.d_values = d_values
         self.has_total = d_total is not None
         self.outer = d_values if d_total is None else _beside(d_values, d_total)
-        self.inner = value if d_total is None else _beside(value, torch.ones_like(value[..., 0]))
+        self.inner = value if d_total is None else _beside(value, value.new_ones(value.shape[:-1]))
         self.offset = given.offset
         if not causal and given.offset is None and given.gain is not None:
             scale = _without_nothing(-found.log_scale)
@@ -168,7 +168,7 @@ class _Asked:
 
         def counted(tensor: Tensor, gradient: Tensor) -> Tensor:
             each = (tensor.double() * gradient.double()).sum(-1) * place
-            return each.unflatten(1, (heads, -1)).sum((0, 2, 3))
+            return each.view(each.shape[0], heads, each.shape[1] // heads, length).sum((0, 2, 3))
 
         whole = counted(given.query, d_query) - counted(given.key, d_key)
         for part, gradient, weight in (
@@ -204,7 +204,7 @@ def _beside(wide: Tensor, column: Tensor) -> Tensor:
 def _turned(sums: Tensor) -> tuple[Tensor, Tensor]:
     """Return a state whose features and values have changed places, with an empty normaliser."""
     sums = sums.transpose(-1, -2)
-    return sums, torch.zeros_like(sums[..., 0])
+    return sums, sums.new_zeros(sums.shape[:-1])
 
 
 def _without_nothing(power: Tensor) -> Tensor:

@@ -78,12 +78,14 @@ def _sums(given: Given, causal: bool) -> Sums:
 
 def _in_parts(given: Given) -> Sums:
     """Take the tokens of a causal call part by part, each with the state of those before."""
-    parts = []
-    state = given[6:]
+    parts: list[Sums] = []
+    state: tuple[Tensor | None, ...] = given[6:]
     for start in range(0, given.key.shape[2], _COUNTED):
         part = slice(start, start + _COUNTED)
-        cut = (None if tensor is None else tensor[:, :, part] for tensor in given[:5])
-        parts.append(_sums(Given(*cut, given.log_decay, *state), True))
+        query, key, value = (tensor[:, :, part] for tensor in given[:3])
+        gain, offset = (None if power is None else power[:, :, part] for power in given[3:5])
+        cut = Given(query, key, value, gain, offset, given.log_decay, *state)
+        parts.append(_sums(cut, True))
         state = parts[-1].state
     return Sums(
         torch.cat([part.values for part in parts], 2),

@@ -8,13 +8,13 @@ from torch import Tensor
 from headwise._checks import refuse_shapes
 from headwise._forks import alone_after_fork
 from headwise.errors import DtypeError, PatternError
+from headwise.ops.given_tensors import as_autocast, as_one_batch, check_tensors, fit_together
 from headwise.ops.linear.call import LinearCall
 from headwise.ops.linear.features import FeatureMap, Features, as_feature_map
 from headwise.ops.linear.scales import NOTHING
 from headwise.ops.linear.settle_decay import settle_decay
 from headwise.ops.linear.settle_state import settle_state
 from headwise.ops.linear.state import LinearState, work_dtype
-from headwise.ops.softmax.settle import _autocast, _check_tensors, _fit, _one_batch
 from headwise.patterns.dense import as_mask
 
 
@@ -46,14 +46,14 @@ def settle(caller: str, query: Tensor, key: Tensor, value: Tensor, asked: Asked)
             )
     feature_map = as_feature_map(asked.feature_map, caller)
     if torch._C._is_any_autocast_enabled():
-        query, key, value = _autocast(query), _autocast(key), _autocast(value)
-    if not _fit(query, key, value):
-        _check_tensors(caller, query, key, value)
+        query, key, value = as_autocast(query), as_autocast(key), as_autocast(value)
+    if not fit_together(query, key, value):
+        check_tensors(caller, query, key, value)
     padded = None if asked.kv_mask is None else _padding(caller, asked.kv_mask, key)
     log_decay = settle_decay(caller, asked.decay, asked.causal, key)
     lead = key.shape[:-3]
     if query.ndim != 4:
-        query, key, value = _one_batch(query), _one_batch(key), _one_batch(value)
+        query, key, value = as_one_batch(query), as_one_batch(key), as_one_batch(value)
     if padded is not None:
         hidden = padded[:, None, :, None]
         key, value = key.masked_fill(hidden, 0.0), value.masked_fill(hidden, 0.0)

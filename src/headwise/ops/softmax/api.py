@@ -101,7 +101,7 @@ def attend(
     """
     extras = Extras(bias, scale, softcap, sinks, dropout_p, q_offset, kv_offset)
     call = settle("attend", query, key, value, pattern, extras, False)
-    output = _run("attend", call, backend).output
+    output = run("attend", call, backend).output
     return output if query.ndim == 4 else output.reshape(*query.shape[:-1], value.shape[-1])
 
 
@@ -131,7 +131,7 @@ def attend_with_lse(
     """
     extras = Extras(bias, scale, softcap, sinks, dropout_p, q_offset, kv_offset)
     call = settle("attend_with_lse", query, key, value, pattern, extras, True)
-    output, lse = _run("attend_with_lse", call, backend)
+    output, lse = run("attend_with_lse", call, backend)
     assert lse is not None
     rows = query.shape[:-1]
     return Attended(output.reshape(*rows, value.shape[-1]), lse.reshape(rows))
@@ -235,7 +235,8 @@ def explained(call: Call, witness: Call, backend: str) -> Plan:
 
 
 @alone_after_fork
-def _run(caller: str, call: Call, backend: str) -> Computed:
+def run(caller: str, call: Call, backend: str) -> Computed:
+    """Compute a settled call on the backend that was asked for, or refuse."""
     _known(caller, backend)
     if backend == "auto":
         backend = next(name for name, known in _BACKENDS.items() if not known.refusals(call))

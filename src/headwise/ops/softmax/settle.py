@@ -9,6 +9,7 @@ from torch import Tensor
 from headwise._checks import refuse_dtypes, refuse_shapes
 from headwise._forks import alone_after_fork
 from headwise.errors import DtypeError, PatternError
+from headwise.ops.given_tensors import as_autocast, as_one_batch, check_tensors, fit_together
 from headwise.ops.softmax.call import Call
 from headwise.ops.softmax.settle_bias import NO_BIAS, Bias, settle_bias
 from headwise.patterns.base import Pattern
@@ -44,9 +45,9 @@ def settle(
         kinds = ", ".join(type(given).__name__ for given in (query, key, value))
         raise DtypeError(f"{caller}: query, key and value must be tensors, got {kinds}")
     if torch._C._is_any_autocast_enabled():
-        query, key, value = _autocast(query), _autocast(key), _autocast(value)
-    if not _fit(query, key, value):
-        _check_tensors(caller, query, key, value)
+        query, key, value = as_autocast(query), as_autocast(key), as_autocast(value)
+    if not fit_together(query, key, value):
+        check_tensors(caller, query, key, value)
     sinks = extras.sinks
     batch = query.shape[0] if query.ndim == 4 else query.shape[:-3].numel()
     places = grids(query.shape[-2], key.shape[-2], extras.q_offset, extras.kv_offset, batch)
@@ -63,7 +64,7 @@ def settle(
         or (sinks is not None and sinks.requires_grad)
     )
     if query.ndim != 4:
-        query, key, value = _one_batch(query), _one_batch(key), _one_batch(value)
+        query, key, value = as_one_batch(query), as_one_batch(key), as_one_batch(value)
     _check_numbers(caller, extras)
     if len(places) != 1 and len(places) != batch:
         raise PatternError(
@@ -118,96 +119,6 @@ def _check_numbers(caller: str, extras: Extras) -> None:
         )
 
 
-def _fit(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Say at a glance whether the tensors of a plain call fit together."""
-    if not (query.ndim == key.ndim == value.ndim == 4 and query.dtype is key.dtype is value.dtype):
-        return False
-    batch, q_heads, _, head_dim = query.shape
-    key_batch, kv_heads, kv_len, key_dim = key.shape
-    value_batch, value_heads, value_len, _ = value.shape
-    return (
-        batch == key_batch == value_batch
-        and kv_heads == value_heads
-        and kv_len == value_len
-        and head_dim == key_dim
-        and kv_heads > 0
-        and q_heads % kv_heads == 0
-        and query.is_floating_point()
-        and query.is_cpu
-        and key.is_cpu
-        and value.is_cpu
-    )
-
-
-def _check_tensors(caller: str, query: Tensor, key: Tensor, value: Tensor) -> None:
-    """Refuse tensors that do not fit together, and say what is wrong."""
-    if not query.dtype == key.dtype == value.dtype or not query.dtype.is_floating_point:
-        raise refuse_dtypes(
-            caller,
-            "query, key and value must share one floating-point dtype",
-            "convert them with .to(dtype)",
-            query=query,
-            key=key,
-            value=value,
-        )
-    if not query.device == key.device == value.device:
-        raise refuse_dtypes(
-            caller,
-            "query, key and value must be on one device",
-            "move them with .to(device)",
-            query=query,
-            key=key,
-            value=value,
-        )
-    q_shape, k_shape, v_shape = query.shape, key.shape, value.shape
-    if not len(q_shape) == len(k_shape) == len(v_shape) >= 3:
-        raise refuse_shapes(
-            caller,
-            "query, key and value must have the same number of dimensions, at least 3",
-            "the layout is (batch…, heads, length, dim); (heads, length, dim) is one sample",
-            query=query,
-            key=key,
-            value=value,
-        )
-    if not q_shape[:-3] == k_shape[:-3] == v_shape[:-3]:
-        raise refuse_shapes(
-            caller,
-            "query, key and value must have the same leading dimensions",
-            "expand them yourself, as in key.expand(batch, -1, -1, -1); nothing is broadcast",
-            query=query,
-            key=key,
-            value=value,
-        )
-    if k_shape[:-1] != v_shape[:-1]:
-        raise refuse_shapes(
-            caller,
-            "key and value must have the same heads and length",
-            "there is one value for every key; only the last dimension may differ",
-            query=query,
-            key=key,
-            value=value,
-        )
-    if q_shape[-1] != k_shape[-1]:
-        raise refuse_shapes(
-            caller,
-            f"query and key must have the same head_dim, got {q_shape[-1]} and {k_shape[-1]}",
-            "the layout is (batch…, heads, length, dim)",
-            query=query,
-            key=key,
-            value=value,
-        )
-    q_heads, kv_heads = q_shape[-3], k_shape[-3]
-    if q_heads % kv_heads if kv_heads else q_heads:
-        raise refuse_shapes(
-            caller,
-            f"kv_heads must divide q_heads, got {kv_heads} and {q_heads}",
-            "pass key and value with 1 head (multi-query) or a divisor of q_heads (grouped)",
-            query=query,
-            key=key,
-            value=value,
-        )
-
-
 def _settle_pattern(caller: str, pattern: Pattern | None, query: Tensor) -> Pattern | None:
     if pattern is None:
         return None
@@ -244,18 +155,3 @@ def _check_sinks(caller: str, sinks: Tensor, query: Tensor) -> None:
             query=query,
             sinks=sinks,
         )
-
-
-def _one_batch(tensor: Tensor) -> Tensor:
-    """Return the tensor with all leading dimensions joined to one."""
-    return tensor.unsqueeze(0) if tensor.ndim == 3 else tensor.flatten(0, -4)
-
-
-def _autocast(tensor: Tensor) -> Tensor:
-    """Return the tensor in the dtype that autocast asks for, as torch's own attention does."""
-    kind = tensor.device.type
-    if kind == "meta" or not torch.is_autocast_enabled(kind):
-        return tensor
-    if tensor.dtype == torch.float64 or not tensor.is_floating_point():
-        return tensor
-    return tensor.to(torch.get_autocast_dtype(kind))

@@ -1,0 +1,280 @@
+"""Softmax against linear attention where it hurts: copying, and recalling values by their keys.
+
+Small decoders that differ in their attention alone learn the same task side by side. Then each
+writes the answers to new samples with a cache, one symbol a step. Softmax keeps the keys and values
+of all symbols there; linear attention and random features keep sums whose size never changes.
+
+    python examples/copy_and_recall.py
+    python examples/copy_and_recall.py --task recall
+    python examples/copy_and_recall.py --task recall --items 4 --attention softmax linear
+
+All of them learn to copy. Recall shows what the sums cost: softmax learns it, and linear attention
+("linear": elu + 1, as many features as a head is wide) falls behind as the pairs become more.
+Each training takes about half a minute on a quiet core.
+"""
+
+# ruff: noqa: T201
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from symbol_tasks import Copy, Recall, Task
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.optim.lr_scheduler import OneCycleLR
+
+import headwise as hw
+
+ROW_EVERY = 50
+JUDGED = 128  # samples that nobody learned from
+TASKS: dict[str, Callable[[int], Task]] = {
+    "copy": Copy,
+    "recall": lambda items: Recall(items, keys=2 * items),
+}
+
+
+def mechanism(attention: str, features: int, layer: int) -> hw.nn.Mechanism | None:
+    """Return the mechanism of a layer; ``None`` is softmax attention."""
+    match attention:
+        case "softmax":
+            return None
+        case "linear":
+            return hw.nn.LinearAttention("elu")
+        case _:
+            return hw.nn.RandomFeatures(features, seed=layer)
+
+
+class Decoder(nn.Module):
+    """Scores the next symbol after each of those it is given.
+
+    A symbol comes in together with the one before it. A key and its value are then one thing from
+    the first layer on, and no layer has to learn to look one symbol back.
+
+    Args:
+        attention: Which kind, see ``mechanism``.
+        vocabulary: Symbols there are.
+        context: The longest sample.
+        options: Sizes.
+    """
+
+    def __init__(
+        self, attention: str, vocabulary: int, context: int, options: argparse.Namespace
+    ) -> None:
+        super().__init__()
+        width, heads = options.width, options.heads
+        self.symbol, self.before = (nn.Embedding(vocabulary, width) for _ in range(2))
+        positions = hw.positions.Learned(context, width)
+        nn.init.normal_(positions.weight)  # as large as the normalised tokens they are added to
+        self.blocks = nn.ModuleList(
+            hw.nn.TransformerBlock(
+                hw.MultiHeadAttention(
+                    width,
+                    heads,
+                    pattern=hw.Causal(),
+                    positions=positions,
+                    mechanism=mechanism(attention, options.features, layer),
+                ),
+                hw.nn.FeedForward(width),
+            )
+            for layer in range(options.layers)
+        )
+        self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, vocabulary))
+
+    def forward(self, ids: Tensor, cache: hw.KVCache | None = None) -> Tensor:
+        """Return (batch, length, vocabulary) scores.
+
+        Args:
+            ids: (batch, 1 + length) symbols; the first one is only looked back at.
+            cache: What was read before.
+        """
+        x = self.symbol(ids[:, 1:]) + self.before(ids[:, :-1])
+        for block in self.blocks:
+            x = block(x, cache=cache)
+        scores: Tensor = self.head(x)
+        return scores
+
+
+class Training:
+    """One of the trainings: a model, its optimizer, and what was measured."""
+
+    def __init__(self, attention: str, task: Task, context: int, opts: argparse.Namespace) -> None:
+        torch.manual_seed(opts.seed)
+        self.asked = task.asked
+        self.model = Decoder(attention, task.vocabulary, context, opts)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=opts.lr, weight_decay=0.0)
+        self.schedule = OneCycleLR(self.optimizer, opts.lr, total_steps=opts.steps + 1)
+        self.losses: list[float] = []
+        self.accuracies: list[float] = []
+        self.seconds = 0.0
+
+    def step(self, ids: Tensor) -> None:
+        """Learn from one batch."""
+        started = time.perf_counter()
+        # The first score is that of symbol 2.
+        scores, answers = self.model(ids[:, :-1])[:, self.asked - 2], ids[:, self.asked]
+        loss = cross_entropy(scores.flatten(0, 1), answers.flatten())
+        self.optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.schedule.step()
+        self.seconds += time.perf_counter() - started
+        self.losses.append(loss.item())
+        self.accuracies.append(share(scores.argmax(-1) == answers))
+
+    def figures(self, ids: Tensor) -> dict[str, float]:
+        """Let the model write the answers of samples that it has not seen."""
+        cache = hw.KVCache(capacity=ids.shape[1])
+        with torch.inference_mode():
+            written = write(self.model.eval(), ids, self.asked, cache)
+            whole = self.model(written.ids[:, :-1])
+        right = (written.ids == ids)[:, self.asked]
+        return {
+            "right symbols": share(right),
+            "right samples": share(right.all(1)),
+            "cache bytes a sample": cache.nbytes / len(ids),
+            "seconds a step": self.seconds / len(self.losses),
+            "cached differs by": (written.scores - whole).abs().max().item(),
+        }
+
+
+class Written(NamedTuple):
+    """What a model wrote, and the scores of every symbol from the third on."""
+
+    ids: Tensor
+    scores: Tensor
+
+
+def write(model: nn.Module, ids: Tensor, asked: Tensor, cache: hw.KVCache) -> Written:
+    """Write the likeliest symbol in the places that are asked for, one step at a time.
+
+    What stands before the first of these is read in one call. What stands between them, the keys
+    that come again, is read and not written.
+    """
+    first, length = int(asked[0]), ids.shape[1]
+    ids = torch.cat([ids[:, :first], ids[:, first:].index_fill(1, asked - first, 0)], 1)
+    scores = [model(ids[:, :first], cache)]
+    for place in range(first, length):
+        if place in asked:
+            ids[:, place] = scores[-1][:, -1].argmax(-1)
+        if place + 1 < length:
+            scores.append(model(ids[:, place - 1 : place + 1], cache))
+    return Written(ids, torch.cat(scores, 1))
+
+
+def main() -> None:
+    """Read the options, train, let the models write, print."""
+    parser, options = read_options()
+    generator = torch.Generator().manual_seed(options.seed)
+    task = TASKS[options.task](options.items)
+    judged = task.batch(JUDGED, generator)
+    runs = {
+        name: Training(name, task, judged.shape[1], options)
+        for name in dict.fromkeys(options.attention)
+    }
+    if not options.json:
+        print(f"{options.task} {options.items}: {judged.shape[1]} symbols a sample")
+        print(row("loss, right at step", *runs))
+    try:
+        train(runs, task, options, generator)
+    except KeyboardInterrupt:
+        parser.exit(130, f"stopped after {min(len(run.losses) for run in runs.values())} steps\n")
+    figures = {name: run.figures(judged) for name, run in runs.items()}
+    if options.json:
+        losses = {name: run.losses for name, run in runs.items()}
+        accuracies = {name: run.accuracies for name, run in runs.items()}
+        shown = {"setting": vars(options), "runs": figures, "losses": losses}
+        print(json.dumps(shown | {"accuracies": accuracies}))
+        return
+    print("\n" + row(f"{JUDGED} new samples", *runs))
+    for key in next(iter(figures.values())):
+        found = [figure[key] for figure in figures.values()]
+        print(row(key, *(f"{each:,.0f}" if each > 1e3 else f"{each:.4g}" for each in found)))
+
+
+def train(
+    runs: dict[str, Training], task: Task, options: argparse.Namespace, generator: torch.Generator
+) -> None:
+    """Let the trainings take turns at the same batches; print a row now and then."""
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("steps"),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+        redirect_stdout=sys.stdout.isatty(),
+    ) as progress:
+        bar = progress.add_task("Training", total=options.steps)
+        for step in range(1, options.steps + 1):
+            ids = task.batch(options.batch, generator)
+            for run in runs.values():
+                run.step(ids)
+            progress.advance(bar)
+            if not options.json and (step % ROW_EVERY == 0 or step in (1, options.steps)):
+                last = ((run.losses[-1], run.accuracies[-1]) for run in runs.values())
+                print(row(step, *(f"{loss:.4f} {right:4.0%}" for loss, right in last)))
+
+
+def share(true: Tensor) -> float:
+    """Return how many of the booleans are true, from 0 to 1."""
+    return true.float().mean().item()
+
+
+def row(*cells: Any) -> str:  # noqa: ANN401
+    """Return cells in columns."""
+    return f"{cells[0]:<22}" + "".join(f"{cell:>14}" for cell in cells[1:])
+
+
+def read_options() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
+    """Return the parser, for its errors, and the options."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--task", choices=TASKS, default="copy", help="(default copy)")
+    kinds = ("softmax", "linear", "performer")
+    parser.add_argument(
+        "--attention", choices=kinds, nargs="+", default=kinds, help="whom to train (default all)"
+    )
+    for name, default, meaning in (
+        ("items", 16, "symbols to copy, or pairs to remember"),
+        ("steps", 400, "training steps"),
+        ("batch", 32, "samples in a step"),
+        ("width", 64, "width of the model"),
+        ("heads", 4, "attention heads"),
+        ("layers", 2, "blocks of the model"),
+        ("features", 64, "random features of the performer"),
+        ("seed", 0, "of weights and samples"),
+    ):
+        parser.add_argument(
+            f"--{name}", type=int, default=default, help=f"{meaning} (default {default})"
+        )
+    parser.add_argument("--lr", type=float, default=3e-3, help="learning rate (default 0.003)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args()
+    for name in ("items", "steps", "batch", "width", "heads", "layers", "features"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name} must be at least 1, got {getattr(options, name)}")
+    if options.width % options.heads:
+        parser.error(f"--heads must divide --width, got {options.heads} and {options.width}")
+    return parser, options
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""What a layer may ask of low-rank attention, and its keys and values projected along length."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from headwise.errors import PatternError
+from headwise.nn.length_projections import LengthProjection
+from headwise.nn.mechanism import AttentionCall
+from headwise.ops.lowrank.settle import padding
+from headwise.patterns import Full, KeyMask
+from headwise.patterns.wording import pattern_name
+
+_NAME = "LowRank"
+
+
+class Reduced(NamedTuple):
+    """Projected keys and values.
+
+    Attributes:
+        keys: (batch, kv_heads, rows, head_dim).
+        values: (batch, kv_heads, rows, value_dim).
+        shown: Which of them are in the softmax; ``None`` = all.
+        real: Which tokens are real, (batch or 1, kv_len); ``None`` = all.
+    """
+
+    keys: Tensor
+    values: Tensor
+    shown: KeyMask | None
+    real: Tensor | None
+
+
+def refuse_pairs(call: AttentionCall) -> None:
+    """Refuse what is said of pairs of a query and a key.
+
+    Raises:
+        PatternError: A pattern that hides some pairs.
+        NotImplementedError: A bias.
+    """
+    pattern = None if call.pattern is None else call.pattern.simplified()
+    if pattern is not None and type(pattern) is not Full:
+        raise PatternError(
+            f"{_NAME}: projected tokens hold something of all tokens, so none can be hidden from "
+            f"some queries, got {pattern_name(pattern)}\n"
+            "  hint: padding is kv_mask=; for causal attention use "
+            "mechanism=headwise.nn.LinearAttention(…), or no mechanism and "
+            "pattern=headwise.Causal() & headwise.Window(…, 0)"
+        )
+    if call.bias is not None:
+        raise NotImplementedError(
+            f"{_NAME}: there are no scores of pairs of tokens, so bias cannot be added, and the "
+            "layer asks for it\n"
+            "  hint: leave the bias out; positions.Rotary, Sinusoidal and Learned need none; "
+            "softmax attention, mechanism=None, has it"
+        )
+
+
+def reduced(
+    call: AttentionCall, for_keys: LengthProjection, for_values: LengthProjection
+) -> Reduced:
+    """Project keys and values, padded ones as zeros."""
+    key, value, real = _cleared(call)
+    keys, values = for_keys(key, real), for_values(value, real)
+    return Reduced(keys, values, _shown(for_keys, real), real)
+
+
+def spelled(
+    call: AttentionCall,
+    for_keys: LengthProjection,
+    for_values: LengthProjection,
+    work: torch.dtype,
+) -> Reduced:
+    """Do it by the definition: keys and values times matrices, in the dtype ``work``."""
+    key, value, real = _cleared(call)
+    keys, values = (
+        torch.matmul(module.matrix(tokens.shape[2], real).to(tokens.device, work), tokens.to(work))
+        for module, tokens in ((for_keys, key), (for_values, value))
+    )
+    return Reduced(keys, values, _shown(for_keys, real), real)
+
+
+def _cleared(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return keys and values with zeros at padding, and which are real."""
+    if call.kv_mask is None:
+        return call.key, call.value, None
+    padded = padding(_NAME, call.kv_mask, call.key)
+    hidden = padded[:, None, :, None]
+    return call.key.masked_fill(hidden, 0.0), call.value.masked_fill(hidden, 0.0), ~padded
+
+
+def _shown(module: LengthProjection, real: Tensor | None) -> KeyMask | None:
+    shown = None if real is None else module.shown(real)
+    return None if shown is None else KeyMask(shown)
