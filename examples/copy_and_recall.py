@@ -256,7 +256,7 @@ def read_options() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
         ("items", 16, "symbols to copy, or pairs to remember"),
         ("steps", 400, "training steps"),
         ("batch", 32, "samples in a step"),
-        ("width", 64, "width of the model"),
+        ("width", 32, "width of the model"),
         ("heads", 4, "attention heads"),
         ("layers", 2, "blocks of the model"),
         ("features", 64, "random features of the performer"),
@@ -265,7 +265,7 @@ def read_options() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
         parser.add_argument(
             f"--{name}", type=int, default=default, help=f"{meaning} (default {default})"
         )
-    parser.add_argument("--lr", type=float, default=3e-3, help="learning rate (default 0.003)")
+    parser.add_argument("--lr", type=float, default=1e-2, help="learning rate (default 0.01)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
     for name in ("items", "steps", "batch", "width", "heads", "layers", "features"):
