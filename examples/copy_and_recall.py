@@ -6,11 +6,14 @@ of all symbols there; linear attention and random features keep sums whose size 
 
     python examples/copy_and_recall.py
     python examples/copy_and_recall.py --task recall
-    python examples/copy_and_recall.py --task recall --items 4 --attention softmax linear
+    python examples/copy_and_recall.py --task recall --items 32 --attention softmax linear
 
-All of them learn to copy. Recall shows what the sums cost: softmax learns it, and linear attention
-("linear": elu + 1, as many features as a head is wide) falls behind as the pairs become more.
-Each training takes about half a minute on a quiet core.
+All of them learn to copy. Recall shows what the sums cost. Softmax soon recalls everything. Linear
+attention (elu + 1: as many features as a head is wide) takes some times as many steps for 16 pairs,
+and with 32 pairs it still misses some after --steps 1200. The performer, whose 64 random features
+estimate softmax, learns it more slowly still.
+
+A run takes less than a minute on a quiet core.
 """
 
 # ruff: noqa: T201
@@ -147,7 +150,7 @@ class Training:
             "right samples": share(right.all(1)),
             "cache bytes a sample": cache.nbytes / len(ids),
             "seconds a step": self.seconds / len(self.losses),
-            "cached differs by": (written.scores - whole).abs().max().item(),
+            "cached differs by": ((written.scores - whole).abs().max() / whole.abs().max()).item(),
         }
 
 

@@ -1,6 +1,6 @@
 """What a call of a layer would cost: its attention, and each of its projections."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
@@ -28,18 +28,19 @@ class LayerPlan:
         attention: The plan of its attention; of another mechanism, what it says it takes.
         projections: For every projection by name, on what it runs and why not otherwise.
         packed_bytes: What packed copies of its weights take now, in bytes.
+        forms: What each form of a mechanism takes that has several (a method ``costs``), by name.
     """
 
     attention: Plan | Cost
     projections: dict[str, Projection]
     packed_bytes: int
+    forms: dict[str, Cost] = field(default_factory=dict)
 
     def __str__(self) -> str:
         lines = []
         if isinstance(self.attention, Cost):
-            flops, moved, formula = self.attention
-            takes = f"{scaled(flops, 'FLOP')}, {scaled(moved, 'B')}"
-            lines.append(f"mechanism   {formula}; {takes} a sample")
+            lines.append(f"mechanism   {_worded(self.attention)} a sample")
+            lines += [f"  {name:<10}{_worded(cost)}" for name, cost in self.forms.items()]
         else:
             lines.append(str(self.attention))
         for found, names in self._alike():
@@ -81,19 +82,29 @@ def plan_layer(
         projections: Each projection and its input.
     """
     found = {name: explain_projection(layer, x) for name, (layer, x) in projections.items()}
-    return LayerPlan(
-        _attention(call, mechanism), found, sum(each.packed_bytes for each in found.values())
+    packed = sum(each.packed_bytes for each in found.values())
+    if mechanism is None:
+        taken = explain(call.query, call.key, call.value, call.allowed, **call.keywords())
+        return LayerPlan(taken, found, packed)
+    sizes = _sizes(call)
+    costs = getattr(mechanism, "costs", None)
+    forms = costs(**sizes) if callable(costs) else {}
+    return LayerPlan(mechanism.cost(**sizes), found, packed, forms)
+
+
+def _sizes(call: AttentionCall) -> dict[str, int]:
+    (q_heads, q_len, head_dim), (kv_heads, kv_len, value_dim) = (
+        tensor.shape[-3:] for tensor in (call.query, call.value)
     )
+    return {
+        "q_len": q_len,
+        "kv_len": kv_len,
+        "q_heads": q_heads,
+        "kv_heads": kv_heads,
+        "head_dim": head_dim,
+        "value_dim": value_dim,
+    }
 
 
-def _attention(call: AttentionCall, mechanism: Mechanism | None) -> Plan | Cost:
-    if mechanism is not None:
-        return mechanism.cost(
-            call.query.shape[-2],
-            call.key.shape[-2],
-            q_heads=call.query.shape[-3],
-            kv_heads=call.key.shape[-3],
-            head_dim=call.query.shape[-1],
-            value_dim=call.value.shape[-1],
-        )
-    return explain(call.query, call.key, call.value, call.allowed, **call.keywords())
+def _worded(cost: Cost) -> str:
+    return f"{cost.formula}; {scaled(cost.flops, 'FLOP')}, {scaled(cost.bytes, 'B')}"

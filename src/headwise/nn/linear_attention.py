@@ -102,12 +102,12 @@ class LinearAttention(nn.Module):
             head_dim=head_dim,
             value_dim=value_dim,
         )
-        return found["recurrent" if q_len == 1 else "chunked"]
+        return found["native"]
 
     def costs(
         self, q_len: int, kv_len: int, *, q_heads: int, kv_heads: int, head_dim: int, value_dim: int
     ) -> dict[str, Cost]:
-        """Say what one sample takes in each form: ``chunked``, ``recurrent``, ``reference``.
+        """Say what one sample takes in each form that ``linear_attend`` has as a backend.
 
         ``whole`` is a call in which every token sees every other.
         """

@@ -7,6 +7,8 @@ from headwise.ops.linear.chunked import CHUNK
 
 # Bytes of a number in a state.
 _WIDE = 4
+# Tokens of a chunk of the compiled kernel (csrc/kernels/linear_chunk.h).
+_NATIVE_CHUNK = 64
 
 
 class Sizes(NamedTuple):
@@ -35,6 +37,7 @@ def costs_of(sizes: Sizes) -> dict[str, Cost]:
     tensors = (q_rows + kv_rows) * (sizes.head_dim + width + sizes.value_dim) * sizes.itemsize
     maps = (q_rows + kv_rows) * sizes.map_flops
     passes = maps + 2 * (q_rows + kv_rows) * width * columns
+    near = 2 * q_rows * min(_NATIVE_CHUNK, sizes.kv_len) * (width + columns)
     chunks = (max(sizes.q_len, sizes.kv_len) + CHUNK - 1) // CHUNK
     pairs = 2 * q_rows * min(CHUNK, sizes.kv_len) * (width + columns)
     spelled = 2 * q_rows * sizes.kv_len * (width + columns)
@@ -42,6 +45,7 @@ def costs_of(sizes: Sizes) -> dict[str, Cost]:
     linear = "O((q_len + kv_len) · features · value_dim)"
     return {
         "whole": Cost(passes, tensors + 2 * state, linear),
+        "native": Cost(passes + near, tensors + 2 * state, linear),
         "chunked": Cost(passes + pairs, tensors + 2 * chunks * state, linear),
         "recurrent": Cost(passes, tensors + 2 * sizes.kv_len * state, linear),
         "reference": Cost(maps + spelled, tensors + weights, "O(q_len · kv_len)"),

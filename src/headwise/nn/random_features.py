@@ -166,6 +166,11 @@ class RandomFeatures(nn.Module):
             value_dim=value_dim,
         )
 
+    def costs(self, q_len: int, kv_len: int, **sizes: int) -> dict[str, Cost]:
+        """Say what one sample takes in each form, see ``headwise.nn.LinearAttention``."""
+        found: dict[str, Cost] = self._mechanism().costs(q_len, kv_len, **sizes)
+        return found
+
     def reference(self, call: AttentionCall) -> Tensor:
         """Return the output by the definition of linear attention over these features."""
         return self._mechanism().reference(call)

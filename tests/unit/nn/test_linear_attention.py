@@ -141,18 +141,21 @@ def test_weights_of_chosen_rows() -> None:
 def test_it_says_what_it_takes() -> None:
     sizes = {"q_heads": 4, "kv_heads": 2, "head_dim": 8, "value_dim": 16}
     costs = LinearAttention(nn.Linear(8, 32)).costs(1024, 1024, **sizes)
-    assert set(costs) == {"whole", "chunked", "recurrent", "reference"}
+    assert set(costs) == {"whole", "native", "chunked", "recurrent", "reference"}
     maps, passes = 6 * 1024 * 2 * 8 * 32, 2 * 6 * 1024 * 32 * 17
     assert costs["whole"].flops == costs["recurrent"].flops == maps + passes
+    assert costs["native"].flops == maps + passes + 2 * 4 * 1024 * 64 * (32 + 17)
     assert costs["chunked"].flops == maps + passes + 2 * 4 * 1024 * 128 * (32 + 17)
     assert costs["reference"].flops == maps + 2 * 4 * 1024 * 1024 * (32 + 17)
-    assert costs["recurrent"].bytes > costs["chunked"].bytes > costs["whole"].bytes
+    assert costs["recurrent"].bytes > costs["chunked"].bytes > costs["native"].bytes
     mechanism = LinearAttention("elu")
     long, longer = (mechanism.cost(n, n, **sizes) for n in (2**14, 2**15))
     assert longer.flops == 2 * long.flops
     assert longer.bytes == 2 * long.bytes
     plan = layer_with(mechanism, pattern=hw.Causal()).explain(X)
     assert plan.attention == mechanism.cost(6, 6, q_heads=4, kv_heads=2, head_dim=3, value_dim=3)
+    assert plan.forms["recurrent"].flops < plan.forms["native"].flops
+    assert "\n  native    O(" in str(plan)
     assert str(plan).startswith("mechanism   O((q_len + kv_len) · features · value_dim); ")
 
 
