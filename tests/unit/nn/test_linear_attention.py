@@ -151,7 +151,7 @@ def test_it_says_what_it_takes() -> None:
     mechanism = LinearAttention("elu")
     long, longer = (mechanism.cost(n, n, **sizes) for n in (2**14, 2**15))
     assert longer.flops == 2 * long.flops
-    assert longer.bytes == 2 * long.bytes
+    assert long.bytes < longer.bytes < 2 * long.bytes
     plan = layer_with(mechanism, pattern=hw.Causal()).explain(X)
     assert plan.attention == mechanism.cost(6, 6, q_heads=4, kv_heads=2, head_dim=3, value_dim=3)
     assert plan.forms["recurrent"].flops < plan.forms["native"].flops
