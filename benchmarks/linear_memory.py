@@ -20,7 +20,7 @@ def main() -> None:
     Path("/proc/self/clear_refs").write_text("5")
     before = kilobytes("VmRSS")
     _train(name, *tensors)
-    sys.stdout.write(f"{(kilobytes('VmHWM') - before) / 1e3}\n")
+    sys.stdout.write(f"{(kilobytes('VmHWM') - before) * 1024 / 1e6}\n")
 
 
 def _tensors(length: int) -> list[Tensor]:

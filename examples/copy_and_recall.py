@@ -34,6 +34,7 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from symbol_decoder import KINDS, Decoder
 from symbol_tasks import Copy, Recall, Task
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -49,76 +50,26 @@ TASKS: dict[str, Callable[[int], Task]] = {
 }
 
 
-def mechanism(attention: str, features: int, layer: int) -> hw.nn.Mechanism | None:
-    """Return the mechanism of a layer; ``None`` is softmax attention."""
-    match attention:
-        case "softmax":
-            return None
-        case "linear":
-            return hw.nn.LinearAttention("elu")
-        case _:
-            return hw.nn.RandomFeatures(features, seed=layer)
-
-
-class Decoder(nn.Module):
-    """Scores the next symbol after each of those it is given.
-
-    A symbol comes in together with the one before it. A key and its value are then one thing from
-    the first layer on, and no layer has to learn to look one symbol back.
-
-    Args:
-        attention: Which kind, see ``mechanism``.
-        vocabulary: Symbols there are.
-        context: The longest sample.
-        options: Sizes.
-    """
-
-    def __init__(
-        self, attention: str, vocabulary: int, context: int, options: argparse.Namespace
-    ) -> None:
-        super().__init__()
-        width, heads = options.width, options.heads
-        self.symbol, self.before = (nn.Embedding(vocabulary, width) for _ in range(2))
-        positions = hw.positions.Learned(context, width)
-        nn.init.normal_(positions.weight)  # as large as the normalised tokens they are added to
-        self.blocks = nn.ModuleList(
-            hw.nn.TransformerBlock(
-                hw.MultiHeadAttention(
-                    width,
-                    heads,
-                    pattern=hw.Causal(),
-                    positions=positions,
-                    mechanism=mechanism(attention, options.features, layer),
-                ),
-                hw.nn.FeedForward(width),
-            )
-            for layer in range(options.layers)
-        )
-        self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, vocabulary))
-
-    def forward(self, ids: Tensor, cache: hw.KVCache | None = None) -> Tensor:
-        """Return (batch, length, vocabulary) scores.
-
-        Args:
-            ids: (batch, 1 + length) symbols; the first one is only looked back at.
-            cache: What was read before.
-        """
-        x = self.symbol(ids[:, 1:]) + self.before(ids[:, :-1])
-        for block in self.blocks:
-            x = block(x, cache=cache)
-        scores: Tensor = self.head(x)
-        return scores
-
-
 class Training:
     """One of the trainings: a model, its optimizer, and what was measured."""
 
-    def __init__(self, attention: str, task: Task, context: int, opts: argparse.Namespace) -> None:
-        torch.manual_seed(opts.seed)
+    def __init__(
+        self, attention: str, task: Task, context: int, options: argparse.Namespace
+    ) -> None:
+        torch.manual_seed(options.seed)
         self.asked = task.asked
-        self.model = Decoder(attention, task.vocabulary, context, opts)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=opts.lr, weight_decay=0.0)
-        self.schedule = OneCycleLR(self.optimizer, opts.lr, total_steps=opts.steps + 1)
+        self.model = Decoder(
+            attention,
+            task.vocabulary,
+            context,
+            width=options.width,
+            heads=options.heads,
+            layers=options.layers,
+            features=options.features,
+        )
+        rate = options.lr
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=rate, weight_decay=0.0)
+        self.schedule = OneCycleLR(self.optimizer, rate, total_steps=options.steps + 1)
         self.losses: list[float] = []
         self.accuracies: list[float] = []
         self.seconds = 0.0
@@ -251,9 +202,8 @@ def read_options() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--task", choices=TASKS, default="copy", help="(default copy)")
-    kinds = ("softmax", "linear", "performer")
     parser.add_argument(
-        "--attention", choices=kinds, nargs="+", default=kinds, help="whom to train (default all)"
+        "--attention", choices=KINDS, nargs="+", default=KINDS, help="which ones (default all)"
     )
     for name, default, meaning in (
         ("items", 16, "symbols to copy, or pairs to remember"),
