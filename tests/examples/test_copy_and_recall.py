@@ -135,10 +135,11 @@ def test_all_learn_to_copy(typed: Typed) -> None:
 
 @pytest.mark.slow
 def test_sums_fall_behind_in_recall(typed: Typed) -> None:
-    words = ("--task", "recall", "--attention", "softmax", "linear", "--steps", "250", "--json")
-    runs = json.loads(typed(*words))["runs"]
-    assert runs["softmax"]["right symbols"] > 0.95
-    assert runs["linear"]["right symbols"] < 0.8
+    runs = json.loads(typed("--task", "recall", "--attention", "softmax", "linear", "--json"))[
+        "runs"
+    ]
+    assert runs["softmax"]["right symbols"] > 0.97
+    assert runs["linear"]["right symbols"] < 0.96
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ Importing this package does not import transformers; the calls do.
 
 from typing import TYPE_CHECKING
 
+from headwise.hf.accelerate import accelerate, restore
 from headwise.hf.big_bird import BigBirdBlocks, big_bird
 from headwise.hf.register import register
 from headwise.hf.report import Report, Row, report
@@ -13,7 +14,17 @@ from headwise.hf.requirement import require_transformers
 if TYPE_CHECKING:
     from headwise.hf.cache import Cache
 
-__all__ = ["BigBirdBlocks", "Cache", "Report", "Row", "big_bird", "register", "report"]
+__all__ = [
+    "BigBirdBlocks",
+    "Cache",
+    "Report",
+    "Row",
+    "accelerate",
+    "big_bird",
+    "register",
+    "report",
+    "restore",
+]
 
 
 def __getattr__(name: str) -> object:

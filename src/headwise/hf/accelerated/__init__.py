@@ -1,0 +1,1 @@
+"""Faster classes for modules of other libraries, one file for each family."""
