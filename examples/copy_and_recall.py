@@ -144,9 +144,9 @@ def main() -> None:
         print(row("loss, right at step", *runs))
     try:
         train(runs, task, options, generator)
+        figures = {name: run.figures(judged) for name, run in runs.items()}
     except KeyboardInterrupt:
         parser.exit(130, f"stopped after {min(len(run.losses) for run in runs.values())} steps\n")
-    figures = {name: run.figures(judged) for name, run in runs.items()}
     if options.json:
         losses = {name: run.losses for name, run in runs.items()}
         accuracies = {name: run.accuracies for name, run in runs.items()}

@@ -13,7 +13,7 @@ _FAMILIES = {
 }
 
 
-def fast_class_of(module: nn.Module) -> Any:  # noqa: ANN401 (a class with a ``refusal``)
+def fast_class_of(module: nn.Module) -> Any: 
     """Return the class that can stand in for that of a module; ``None`` where there is none."""
     kind = type(module)
     family = _FAMILIES.get(kind.__module__)
