@@ -1,10 +1,7 @@
 #include "answers.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
-#include <cstdio>
-#include <limits>
 
 #include "attend.h"
 #include "outputs.h"
@@ -29,12 +26,6 @@ Answers run_forward(const Problem& problem, int threads) {
 }
 
 namespace {
-
-struct Bound {
-  double stored;  // of the number itself, for what is rounded once at the end
-  double inner;   // of the sum of the sizes of its terms
-  double least;   // near 0
-};
 
 // Sets that multiply bytes make integers of 15 bits of queries, and of the weights of 64 keys at a
 // time; see kernels/byte_scores.h and kernels/byte_values.h.
@@ -100,59 +91,13 @@ class Comparison {
   double least_gradient_ = 1e-30;
 };
 
-// The largest error as a share of its bound; infinite where something that is not finite, or that
-// was never written, stands for a number.
-double worst_share(const Expected& expected, const std::vector<double>& found, Bound bound,
-                   size_t* where) {
-  double worst = 0.0;
-  if (found.size() != expected.number.size()) return std::numeric_limits<double>::infinity();
-  for (size_t i = 0; i < found.size(); ++i) {
-    const double wanted = expected.number[i];
-    double share = 0.0;
-    if (!std::isfinite(wanted) || !std::isfinite(found[i])) {
-      const bool alike = std::isfinite(wanted) == std::isfinite(found[i]) &&
-                         (!std::isinf(wanted) || !std::isinf(found[i]) || wanted == found[i]);
-      share = alike ? 0.0 : std::numeric_limits<double>::infinity();
-    } else {
-      const double allowed =
-          bound.stored * std::fabs(wanted) + bound.inner * expected.size[i] + bound.least;
-      share = wanted == found[i] ? 0.0 : std::fabs(found[i] - wanted) / allowed;
-    }
-    if (share > worst) {
-      worst = share;
-      *where = i;
-    }
-  }
-  return worst;
-}
-
-void measure(Subject& subject, const char* name, const Expected& expected,
-             const std::vector<double>& found, Bound bound) {
-  size_t at = 0;
-  const double share = worst_share(expected, found, bound, &at);
-  char what[200] = "";
-  if (share > 1.0 && at < found.size()) {
-    std::snprintf(what, sizeof what, "%s[%zu] is %g, not %g: %g of the bound", name, at, found[at],
-                  expected.number[at], share);
-  }
-  subject.measure(share, what);
-}
-
-bool same(const std::vector<double>& a, const std::vector<double>& b) {
-  if (a.size() != b.size()) return false;
-  for (size_t i = 0; i < a.size(); ++i) {
-    const bool nan = std::isnan(a[i]) && std::isnan(b[i]);
-    if (!nan && std::bit_cast<uint64_t>(a[i]) != std::bit_cast<uint64_t>(b[i])) return false;
-  }
-  return true;
-}
-
 }  // namespace
 
 bool same_bits(const Answers& a, const Answers& b) {
-  return same(a.output, b.output) && same(a.lse, b.lse) && same(a.d_query, b.d_query) &&
-         same(a.d_key, b.d_key) && same(a.d_value, b.d_value) && same(a.d_sinks, b.d_sinks) &&
-         same(a.d_bias, b.d_bias) && same(a.d_table, b.d_table);
+  return same_bits(a.output, b.output) && same_bits(a.lse, b.lse) &&
+         same_bits(a.d_query, b.d_query) && same_bits(a.d_key, b.d_key) &&
+         same_bits(a.d_value, b.d_value) && same_bits(a.d_sinks, b.d_sinks) &&
+         same_bits(a.d_bias, b.d_bias) && same_bits(a.d_table, b.d_table);
 }
 
 void compare_forward(const Problem& problem, const Reference& reference, const Answers& answers,

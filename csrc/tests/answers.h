@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "reference.h"
-#include "report.h"
 
 namespace headwise::testing {
 

@@ -2,24 +2,12 @@
 
 #include "attend.h"
 #include "dispatch.h"
+#include "each_task.h"
 #include "outputs.h"
 
 namespace headwise::testing {
 
 namespace {
-
-// Just so many floats, all of them NaN, between guard pages.
-Tensor room_for(int64_t floats, Side side) {
-  return Tensor::packed(Dtype::kFloat32, {1, 1, 1, floats}, side);
-}
-
-template <class Task>
-void run_each(int64_t tasks, int64_t floats, Side side, Task task) {
-  for (int64_t number = 0; number < tasks; ++number) {
-    const Tensor room = room_for(floats, side);
-    task(number, room.data<float>());
-  }
-}
 
 void run_tiles(const AttendArgs& a, const Functions& kernel, Side side) {
   run_each(a.batches * a.q_heads * a.query_tiles(), kernel.tile_workspace(a), side,

@@ -18,6 +18,8 @@ bool test_dropped_words(const Plan&);   // known answers; just the right weights
 bool test_linear_rows(const Plan&);     // against sums in double precision
 bool test_drawn_problems(const Plan&);  // against the reference, on both sides of guard pages
 bool test_stored(const Plan&);          // the same for keys of 8 bits and keys in pages
+bool test_linear_sums(const Plan&);     // linear attention, in the same way
+bool test_random_features(const Plan&);
 
 // Runs "forward", "decode" or "backward" once, for a count of instructions.
 void run_fixed_call(const std::string& name);

@@ -1,5 +1,7 @@
 #include "tensor.h"
 
+#include <algorithm>
+
 namespace headwise::testing {
 
 namespace {
@@ -74,7 +76,12 @@ void Tensor::put(int64_t at, uint32_t bits) {
 }
 
 void Tensor::clear() {
-  for (int64_t at = 0; at < room_; ++at) put(at, untouched());
+  if (room_ == 0) return;
+  if (dtype_ == Dtype::kFloat32) {
+    std::fill_n(memory_.as<uint32_t>(), room_, untouched());
+  } else {
+    std::fill_n(memory_.as<uint16_t>(), room_, static_cast<uint16_t>(untouched()));
+  }
 }
 
 void Tensor::fill(Draw& draw, double spread) {

@@ -70,6 +70,8 @@ int main(int count, char** words) {
   well = headwise::testing::test_linear_rows(plan) && well;
   well = headwise::testing::test_drawn_problems(plan) && well;
   well = headwise::testing::test_stored(plan) && well;
+  well = headwise::testing::test_linear_sums(plan) && well;
+  well = headwise::testing::test_random_features(plan) && well;
   std::printf("%s\n", well ? "all is well" : "FAULTS, see above");
   return well ? 0 : 1;
 }
