@@ -8,7 +8,7 @@ from headwise.nn.layer_plan import LayerPlan
 from headwise.nn.linear_attention import LinearAttention
 from headwise.nn.longformer_attention import LongformerAttention
 from headwise.nn.low_rank import LowRank
-from headwise.nn.mechanism import AttentionCall, Cost, Mechanism, Step
+from headwise.nn.mechanism import AttentionCall, ChosenForm, Cost, LayerSettings, Mechanism, Step
 from headwise.nn.random_features import RandomFeatures
 from headwise.nn.torch_attention import TorchMultiheadAttention
 from headwise.ops.linear.features import FeatureMap, Features
@@ -16,12 +16,14 @@ from headwise.ops.projection import Projection, packed_bytes, projections, relea
 
 __all__ = [
     "AttentionCall",
+    "ChosenForm",
     "Cost",
     "ExtraKeys",
     "FeatureMap",
     "Features",
     "FeedForward",
     "LayerPlan",
+    "LayerSettings",
     "LinearAttention",
     "LongformerAttention",
     "LowRank",

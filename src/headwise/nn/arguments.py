@@ -17,6 +17,7 @@ _FLAGS = {
     "gated": "True adds W_gate; what stands between the matrices is activation=",
     "norm_first": "True puts norms before the parts, False behind the sums",
     "causal": "True hides what comes after a token",
+    "normalize": "True divides the weights of a query by their sum",
 }
 
 
@@ -108,8 +109,10 @@ def check_cache(cache: KVCache, key: Tensor | None) -> None:
     if key is not None:
         raise CacheError(
             "MultiHeadAttention: cache serves self-attention, and key was given\n"
-            "  hint: for cross attention store layer.project(x, memory)[1:] once with "
-            "cache.append, then call cache.attend(q, pattern=None)"
+            "  hint: for cross attention choose a number n that no module of the cache has; store "
+            "the memory once, cache.append(*layer.project(x, memory)[1:], layer=n), then "
+            "layer.W_o(layer.combine_heads(cache.attend(layer.project(x, memory[:, :1])[0], "
+            "layer=n, pattern=layer.pattern, softcap=layer.softcap, sinks=layer.sinks)))"
         )
 
 

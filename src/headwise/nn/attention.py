@@ -127,13 +127,7 @@ class MultiHeadAttention(nn.Module):
         self.pattern = pattern
         self.positions = positions
         self.softcap = softcap
-        self.mechanism = take_mechanism(
-            mechanism,
-            q_heads=num_heads,
-            kv_heads=self.num_kv_heads,
-            head_dim=self.d_k,
-            value_dim=self.value_dim,
-        )
+        self.mechanism = take_mechanism(mechanism, self, sinks=sinks)
 
         made: dict[str, Any] = {"device": device, "dtype": dtype}
         self.W_q = nn.Linear(d_model, num_heads * self.d_k, bias, **made)
@@ -308,14 +302,17 @@ class MultiHeadAttention(nn.Module):
             ShapeError: Inputs that do not fit the layer; otherwise as ``forward``.
         """
         held: Offset = 0
+        carried = False
         if cache is not None:
             check_cache(cache, key)
-            held = held_tokens(cache, cache.peek(self, layer))
+            slot = cache.peek(self, layer)
+            held, carried = held_tokens(cache, slot), cache.state(slot) is not None
         is_self = key is None
         key = query if key is None else key
         value = key if value is None else value
         check_inputs(self._widths, query, key, value)
-        q, k, v = projected_stand_ins(self, query, key, value, longest(held + key.shape[-2]))
+        read = longest((0 if carried else held) + key.shape[-2])
+        q, k, v = projected_stand_ins(self, query, key, value, read)
         call = self._asked(
             (q, k, v),
             allowed=joined(self.pattern, pattern, mask),

@@ -1,6 +1,6 @@
 """A transformer block: attention, cross attention where wanted, feed-forward."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -108,6 +108,7 @@ class TransformerBlock(nn.Module):
         pattern: Pattern | None = None,
         bias: Bias | None = None,
         q_offset: int | Tensor | None = None,
+        q_lengths: Sequence[int] | Tensor | None = None,
         cache: KVCache | None = None,
         layer: int | None = None,
         **renamed: object,
@@ -126,6 +127,8 @@ class TransformerBlock(nn.Module):
             pattern: Who may attend to whom in this call.
             bias: Numbers added to the scores, or an object of ``headwise.positions``.
             q_offset: Absolute position of the first token of ``x``.
+            q_lengths: (batch,), how many of the new tokens of each row are real; the others, to the
+                right, are not stored in the cache. ``None`` = all.
             cache: Where keys and values are appended and read; those of a memory are not kept.
             layer: The number of the attention in the cache.
             renamed: None are taken; arguments of other libraries are refused with their name here.
@@ -147,6 +150,7 @@ class TransformerBlock(nn.Module):
             "pattern": pattern,
             "bias": bias,
             "q_offset": q_offset,
+            "q_lengths": q_lengths,
             "cache": cache,
             "layer": layer,
         }

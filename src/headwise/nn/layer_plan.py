@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
-from headwise.nn.mechanism import AttentionCall, Cost, Mechanism
+from headwise.nn.mechanism import AttentionCall, ChosenForm, Cost, Mechanism
 from headwise.nn.projection import explain_projection
 from headwise.ops import Plan, explain
 from headwise.ops.projection import Projection
@@ -29,18 +29,21 @@ class LayerPlan:
         projections: For every projection by name, on what it runs and why not otherwise.
         packed_bytes: What packed copies of its weights take now, in bytes.
         forms: What each form of a mechanism takes that has several (a method ``costs``), by name.
+        form: Which of them would run the call (a method ``form``), and why not a faster one.
     """
 
     attention: Plan | Cost
     projections: dict[str, Projection]
     packed_bytes: int
     forms: dict[str, Cost] = field(default_factory=dict)
+    form: ChosenForm | None = None
 
     def __str__(self) -> str:
         lines = []
         if isinstance(self.attention, Cost):
             lines.append(f"mechanism   {_worded(self.attention)} a sample")
             lines += [f"  {name:<10}{_worded(cost)}" for name, cost in self.forms.items()]
+            lines += _chosen(self.form)
         else:
             lines.append(str(self.attention))
         for found, names in self._alike():
@@ -89,7 +92,11 @@ def plan_layer(
     sizes = _sizes(call)
     costs = getattr(mechanism, "costs", None)
     forms = costs(**sizes) if callable(costs) else {}
-    return LayerPlan(mechanism.cost(**sizes), found, packed, forms)
+    choose = getattr(mechanism, "form", None)
+    if not forms or not callable(choose):
+        return LayerPlan(mechanism.cost(**sizes), found, packed, forms)
+    form = choose(call)
+    return LayerPlan(forms[form.cost], found, packed, forms, form)
 
 
 def _sizes(call: AttentionCall) -> dict[str, int]:
@@ -104,6 +111,15 @@ def _sizes(call: AttentionCall) -> dict[str, int]:
         "head_dim": head_dim,
         "value_dim": value_dim,
     }
+
+
+def _chosen(form: ChosenForm | None) -> list[str]:
+    if form is None:
+        return []
+    lines = [f"{'form':<12}{form.name}"]
+    for way, reasons in form.refusals.items():
+        lines += [f"{f'not {way}':<12}{reason}" for reason in reasons]
+    return lines
 
 
 def _worded(cost: Cost) -> str:

@@ -9,8 +9,8 @@ from torch.nn.functional import pad
 from typing_extensions import override
 
 from headwise._checks import refuse_dtypes
+from headwise.nn.low_rank_settings import check_places
 from headwise.ops.lowrank.project import first_columns, project_length
-from headwise.ops.lowrank.settle import check_length
 
 _CALLER = "LowRank"
 
@@ -70,7 +70,7 @@ class LinearProjection(LengthProjection):
     @override
     def forward(self, tokens: Tensor, real: Tensor | None) -> Tensor:
         length = tokens.shape[2]
-        check_length(_CALLER, "max_length", self.weight.shape[-1], length)
+        check_places(self.weight.shape[-1], length)
         _check_dtype(self.weight, tokens)
         return project_length(first_columns(self.weight, length).to(tokens.dtype), tokens)
 
@@ -118,7 +118,7 @@ class WindowProjection(LengthProjection):
     def _windows(self, numbers: Tensor, axis: int) -> Tensor:
         """Split an axis into windows, the last one filled up with zeros."""
         length = numbers.shape[axis]
-        check_length(_CALLER, "max_length", self.max_length, length)
+        check_places(self.max_length, length)
         rows = self.rows(length)
         missing = rows * self.kernel - length
         if is_compiling() or missing:
@@ -154,8 +154,9 @@ class ConvProjection(WindowProjection):
     @override
     def forward(self, tokens: Tensor, real: Tensor | None) -> Tensor:
         _check_dtype(self.weight, tokens)
-        each = self.weight.to(tokens.dtype).unsqueeze(-2).unsqueeze(-1)
-        return (self._windows(tokens, 2) * each).sum(-2)
+        work = _work_dtype(tokens)
+        each = self.weight.to(work).unsqueeze(-2).unsqueeze(-1)
+        return (self._windows(tokens, 2).to(work) * each).sum(-2).to(tokens.dtype)
 
     @override
     def matrix(self, length: int, real: Tensor | None) -> Tensor:
@@ -169,9 +170,10 @@ class MeanProjection(WindowProjection):
 
     @override
     def forward(self, tokens: Tensor, real: Tensor | None) -> Tensor:
+        work = _work_dtype(tokens)
         count = self._windows(_all_or(real, tokens.shape[2], tokens.device), 1).sum(-1)
-        total = self._windows(tokens, 2).sum(-2)
-        return total / count.clamp(min=1).to(tokens.dtype)[:, None, :, None]
+        total = self._windows(tokens, 2).sum(-2, dtype=work)
+        return (total / count.clamp(min=1).to(work)[:, None, :, None]).to(tokens.dtype)
 
     @override
     def matrix(self, length: int, real: Tensor | None) -> Tensor:
@@ -182,6 +184,11 @@ class MeanProjection(WindowProjection):
 
 def _all_or(real: Tensor | None, length: int, device: torch.device) -> Tensor:
     return torch.ones(1, length, dtype=torch.bool, device=device) if real is None else real
+
+
+def _work_dtype(tokens: Tensor) -> torch.dtype:
+    """Return what a window is summed in: half precision is rounded once, behind the sum."""
+    return torch.promote_types(tokens.dtype, torch.float32)
 
 
 def _check_dtype(weight: Tensor, tokens: Tensor) -> None:

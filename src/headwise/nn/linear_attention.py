@@ -7,15 +7,17 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from headwise._checks import refuse_dtypes
 from headwise.errors import ShapeError
-from headwise.nn.linear_call import asks_for_causality, key_padding, refuse_the_rest
-from headwise.nn.linear_cost import Sizes, costs_of
-from headwise.nn.mechanism import AttentionCall, Cost, Step
-from headwise.ops import FeatureMap, LinearState, linear_attend, linear_attention_weights
+from headwise.nn.arguments import check_flags
+from headwise.nn.linear_call import check_layer
+from headwise.nn.linear_rule import LinearRule
+from headwise.nn.mechanism import AttentionCall, ChosenForm, Cost, LayerSettings, Step
+from headwise.ops import FeatureMap, LinearState
 from headwise.ops.linear.features import as_feature_map
 from headwise.ops.linear.settle_decay import check_decay_number
-from headwise.ops.linear.state import work_dtype
 from headwise.ops.softmax.selection import Selection
+from headwise.ops.watchers import is_transformed, is_watched
 
 _NAME = "LinearAttention"
 
@@ -34,7 +36,8 @@ class LinearAttention(nn.Module):
         decay: What is left of a token one step later, above 0 and at most 1: a number, or a tensor
             (kv_heads,), kept as a buffer. An ``nn.Parameter`` is trained as it is, and a call
             refuses it once it leaves that range: hold it there with
-            ``torch.nn.utils.parametrize``. Only for ``Causal()``.
+            ``torch.nn.utils.parametrize``. Conversions leave it in float32 or wider. Only for
+            ``Causal()``.
         normalize: Whether the weights of a query are divided by their sum.
 
     Raises:
@@ -60,6 +63,8 @@ class LinearAttention(nn.Module):
         normalize: bool = True,
     ) -> None:
         super().__init__()
+        check_flags(_NAME, normalize=normalize)
+        _check_decay(decay)
         known = as_feature_map(feature_map, _NAME)
         if isinstance(feature_map, str):
             known.features(torch.zeros(1, 1, 0, 1), is_query=True, normalize=normalize)
@@ -68,27 +73,16 @@ class LinearAttention(nn.Module):
         if isinstance(decay, Tensor) and not isinstance(decay, nn.Parameter):
             self.register_buffer("decay", decay)
         else:
-            if decay is not None and not isinstance(decay, Tensor):
-                check_decay_number(_NAME, decay)
             self.decay = decay
 
     @override
     def forward(self, call: AttentionCall, state: Any = None) -> Step:
         """Return the output, and the state after the last key, see ``headwise.nn.Mechanism``."""
-        return self._step(call, state, "auto")
+        return self._rule().step(call, state)
 
     def state(self, call: AttentionCall) -> LinearState:
         """Return the state before the first token, zeros that take no memory."""
-        found = as_feature_map(self.feature_map, _NAME).features(
-            call.key[..., :0, :], is_query=False, normalize=self.normalize
-        )
-        heads, width = found.values.shape[:-2], found.values.shape[-1]
-        zero = call.value.new_zeros((), dtype=work_dtype(call.value))
-        return LinearState(
-            zero.expand(*heads, width, call.value.shape[-1]),
-            zero.expand(*heads, width),
-            (zero if found.log_gain is None else zero - float("inf")).expand(heads),
-        )
+        return self._rule().first_state(call)
 
     def cost(
         self, q_len: int, kv_len: int, *, q_heads: int, kv_heads: int, head_dim: int, value_dim: int
@@ -111,14 +105,22 @@ class LinearAttention(nn.Module):
 
         ``whole`` is a call in which every token sees every other.
         """
-        features, flops, itemsize = self._measured(head_dim)
-        return costs_of(
-            Sizes(q_len, kv_len, q_heads, kv_heads, head_dim, value_dim, features, flops, itemsize)
+        return self._rule().costs(
+            q_len,
+            kv_len,
+            q_heads=q_heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            value_dim=value_dim,
         )
+
+    def form(self, call: AttentionCall) -> ChosenForm:
+        """Say which form would run a call, and why a faster one would not."""
+        return self._rule().form(call)
 
     def reference(self, call: AttentionCall) -> Tensor:
         """Return the output by the definition, with the weights spelled out."""
-        return self._step(call, None, "reference").output
+        return self._rule().step(call, None, "reference").output
 
     def weights(
         self, call: AttentionCall, *, rows: Selection = None, heads: Selection = None
@@ -130,14 +132,11 @@ class LinearAttention(nn.Module):
             rows: The queries wanted, see ``headwise.attention_weights``; ``None`` = all.
             heads: The query heads wanted, likewise.
         """
-        refuse_the_rest(call)
-        return linear_attention_weights(
-            call.query,
-            call.key,
-            rows=rows,
-            heads=heads,
-            **self._keywords(call, None),
-        )
+        return self._rule().weights(call, rows=rows, heads=heads)
+
+    def check_layer(self, settings: LayerSettings) -> None:
+        """Refuse a layer whose calls would be refused; a layer calls this when it is made."""
+        check_layer(settings)
 
     def fit(self, *, kv_heads: int, **sizes: int) -> None:
         """Take the sizes of a layer, and tell them a feature map that asks for them likewise."""
@@ -160,44 +159,51 @@ class LinearAttention(nn.Module):
             shown.append(f"decay={tuple(decay.shape) if isinstance(decay, Tensor) else decay}")
         return ", ".join(shown if self.normalize else [*shown, "normalize=False"])
 
-    def _step(self, call: AttentionCall, state: LinearState | None, backend: str) -> Step:
-        refuse_the_rest(call)
-        found = linear_attend(
-            call.query,
-            call.key,
-            call.value,
-            state=state,
-            backend=backend,
-            **self._keywords(call, state),
+    def _rule(self) -> LinearRule:
+        return LinearRule(self.feature_map, self.decay, self.normalize)
+
+    @override
+    def _apply(self, fn: Any, recurse: bool = True) -> "LinearAttention":
+        """Move the decay, and let no conversion round it: near 1 a narrow dtype has no numbers."""
+        before = self._own_decay()
+        before = None if before is None else before.detach()
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        after = self._own_decay()
+        if before is not None and after is not None and _is_narrow(after):
+            kept = after if before.is_meta else before
+            after.data = kept.to(after.device, _widened(after))
+        return self
+
+    @override
+    def _load_from_state_dict(self, *given: Any, **named: Any) -> None:
+        super()._load_from_state_dict(*given, **named)
+        loaded = self._own_decay()
+        if loaded is not None and _is_narrow(loaded):
+            loaded.data = loaded.to(_widened(loaded))
+
+    def _own_decay(self) -> Tensor | None:
+        """Return the decay where this module holds it, and no parametrisation does."""
+        found = self._parameters.get("decay")
+        return self._buffers.get("decay") if found is None else found
+
+
+def _is_narrow(decay: Tensor) -> bool:
+    return decay.is_floating_point() and decay.dtype != _widened(decay)
+
+
+def _widened(decay: Tensor) -> torch.dtype:
+    return torch.promote_types(decay.dtype, torch.float32)
+
+
+def _check_decay(decay: float | Tensor | None) -> None:
+    if not isinstance(decay, Tensor):
+        if decay is not None:
+            check_decay_number(_NAME, decay)
+        return
+    if not decay.is_floating_point():
+        raise refuse_dtypes(
+            _NAME, "decay must be floating-point", "convert it with .float()", decay=decay
         )
-        return Step(found.output, found.state)
-
-    def _keywords(self, call: AttentionCall, state: LinearState | None) -> dict[str, Any]:
-        causal = asks_for_causality(call, carried=state is not None)
-        if self.decay is not None and not causal:
-            raise ValueError(
-                "LinearAttention: decay is for layers that hide later tokens, and this call has no "
-                "pattern\n  hint: make the layer with pattern=Causal(), or leave decay out"
-            )
-        return {
-            "feature_map": self.feature_map,
-            "causal": causal,
-            "kv_mask": key_padding(call, carried=state is not None),
-            "decay": self.decay,
-            "normalize": self.normalize,
-        }
-
-    def _measured(self, head_dim: int) -> tuple[int, int, int]:
-        """Return the features of a token, the operations that make them, and bytes of a number."""
-        from torch.utils.flop_counter import FlopCounterMode
-
-        own = next(iter(self.parameters()), None)
-        dtype = torch.get_default_dtype() if own is None else own.dtype
-        token = torch.zeros(
-            1, 1, 1, head_dim, dtype=dtype, device=None if own is None else own.device
-        )
-        with torch.no_grad(), torch.random.fork_rng([]), FlopCounterMode(display=False) as counted:
-            found = as_feature_map(self.feature_map, _NAME).features(
-                token, is_query=False, normalize=self.normalize
-            )
-        return found.values.shape[-1], counted.get_total_flops(), dtype.itemsize
+    if not (is_watched(decay) or is_transformed() or decay.is_meta):
+        for number in decay.detach().flatten().tolist():
+            check_decay_number(_NAME, number)

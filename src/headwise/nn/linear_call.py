@@ -2,34 +2,39 @@
 
 from torch import Tensor
 
-from headwise._checks import refuse_shapes
 from headwise.errors import PatternError
-from headwise.nn.mechanism import AttentionCall
+from headwise.nn.mechanism import AttentionCall, LayerSettings
 from headwise.ops.watchers import is_transformed, is_watched
-from headwise.patterns import Causal, Full
+from headwise.patterns import Causal, Full, Pattern
 from headwise.patterns.wording import pattern_name
 
 _NAME = "LinearAttention"
 
 
-def refuse_the_rest(call: AttentionCall) -> None:
+def refuse_settings(*, bias: bool, softcap: bool, sinks: bool, dropout: bool) -> None:
     """Refuse what needs the scores of pairs, which linear attention does not have.
 
+    Args:
+        bias: Whether numbers are to be added to the scores.
+        softcap: Whether they are to be capped.
+        sinks: Whether they meet sinks.
+        dropout: Whether weights are to be dropped.
+
     Raises:
-        NotImplementedError: A bias, softcap, sinks or dropout.
+        NotImplementedError: One of them.
     """
     asked = (
         (
             "bias",
-            call.bias is not None,
+            bias,
             "leave the bias out; positions.Rotary, Sinusoidal and Learned need none, and decay= "
             "fades what is far",
         ),
-        ("softcap", call.softcap is not None, "leave softcap out"),
-        ("sinks", call.sinks is not None, "leave sinks out"),
+        ("softcap", softcap, "leave softcap out"),
+        ("sinks", sinks, "leave sinks out"),
         (
             "dropout",
-            call.dropout_p > 0.0,
+            dropout,
             "make the layer with dropout=0.0; nn.Dropout behind the layer drops outputs",
         ),
     )
@@ -39,6 +44,17 @@ def refuse_the_rest(call: AttentionCall) -> None:
                 f"{_NAME}: there are no scores of pairs, so {name} cannot be applied, and the "
                 f"layer asks for it\n  hint: {hint}; softmax attention, mechanism=None, has it"
             )
+
+
+def check_layer(settings: LayerSettings) -> None:
+    """Refuse a layer whose every call would be refused."""
+    refuse_settings(
+        bias=settings.bias is not None,
+        softcap=settings.softcap is not None,
+        sinks=settings.sinks,
+        dropout=settings.dropout > 0.0,
+    )
+    _is_causal(settings.pattern)
 
 
 def asks_for_causality(call: AttentionCall, *, carried: bool) -> bool:
@@ -52,7 +68,14 @@ def asks_for_causality(call: AttentionCall, *, carried: bool) -> bool:
         PatternError: A pattern other than none or ``Causal()``, or positions in which the last
             query does not stand beside the last key.
     """
-    pattern = None if call.pattern is None else call.pattern.simplified()
+    if not _is_causal(call.pattern):
+        return False
+    _check_places(call, carried)
+    return True
+
+
+def _is_causal(given: Pattern | None) -> bool:
+    pattern = None if given is None else given.simplified()
     if pattern is None or type(pattern) is Full:
         return False
     if type(pattern) is not Causal:
@@ -61,24 +84,7 @@ def asks_for_causality(call: AttentionCall, *, carried: bool) -> bool:
             "  hint: a state holds all tokens or none; give padding as kv_mask=, and windows, "
             "documents and masks to softmax attention, mechanism=None"
         )
-    _check_places(call, carried)
     return True
-
-
-def key_padding(call: AttentionCall, *, carried: bool) -> Tensor | None:
-    """Return which new keys are real; those in the state have been left out before."""
-    mask, kv_len = call.kv_mask, call.key.shape[-2]
-    if mask is None or mask.shape[-1] == kv_len:
-        return mask
-    if not carried or mask.shape[-1] < kv_len:
-        raise refuse_shapes(
-            _NAME,
-            "kv_mask must have a column for each key, those in the cache included",
-            "True = real token; (batch, kv_len)",
-            kv_mask=mask,
-            key=call.key,
-        )
-    return mask[..., mask.shape[-1] - kv_len :]
 
 
 def _check_places(call: AttentionCall, carried: bool) -> None:

@@ -17,7 +17,7 @@ from headwise.nn.length_projections import (
 )
 from headwise.nn.low_rank_call import Reduced, reduced, refuse_pairs, spelled
 from headwise.nn.low_rank_settings import check_kind
-from headwise.nn.mechanism import AttentionCall, Cost, Step
+from headwise.nn.mechanism import AttentionCall, Cost, LayerSettings, Step
 from headwise.ops import attend, attention_weights
 from headwise.ops.softmax.selection import Selection, pick
 
@@ -82,6 +82,10 @@ class LowRank(nn.Module):
         self.key_projection = self.value_projection = None
         if num_kv_heads is not None or not self._per_head:
             self._make()
+
+    def check_layer(self, settings: LayerSettings) -> None:
+        """Refuse a layer whose calls would be refused; a layer calls this when it is made."""
+        refuse_pairs(settings.pattern, settings.bias)
 
     def fit(self, *, kv_heads: int, **_: int) -> None:
         """Take the number of key/value heads of a layer; a layer calls this when it is made."""
@@ -205,7 +209,7 @@ class LowRank(nn.Module):
 
     def _modules_for(self, call: AttentionCall) -> tuple[LengthProjection, LengthProjection]:
         """Return the projections of keys and of values, or refuse a call they cannot serve."""
-        refuse_pairs(call)
+        refuse_pairs(call.pattern, call.bias)
         for_keys, kv_heads = self.key_projection, call.key.shape[1]
         if for_keys is None or (self._per_head and kv_heads != self.num_kv_heads):
             raise ShapeError(

@@ -8,8 +8,9 @@ from torch import Tensor
 from headwise.errors import PatternError
 from headwise.nn.length_projections import LengthProjection
 from headwise.nn.mechanism import AttentionCall
-from headwise.ops.lowrank.settle import padding
-from headwise.patterns import Full, KeyMask
+from headwise.ops.lowrank.padding import cleared, padding
+from headwise.ops.softmax.settle_bias import Bias
+from headwise.patterns import Full, KeyMask, Pattern
 from headwise.patterns.wording import pattern_name
 
 _NAME = "LowRank"
@@ -31,14 +32,14 @@ class Reduced(NamedTuple):
     real: Tensor | None
 
 
-def refuse_pairs(call: AttentionCall) -> None:
+def refuse_pairs(given: Pattern | None, bias: Bias | None) -> None:
     """Refuse what is said of pairs of a query and a key.
 
     Raises:
         PatternError: A pattern that hides some pairs.
         NotImplementedError: A bias.
     """
-    pattern = None if call.pattern is None else call.pattern.simplified()
+    pattern = None if given is None else given.simplified()
     if pattern is not None and type(pattern) is not Full:
         raise PatternError(
             f"{_NAME}: projected tokens hold something of all tokens, so none can be hidden from "
@@ -47,7 +48,7 @@ def refuse_pairs(call: AttentionCall) -> None:
             "mechanism=headwise.nn.LinearAttention(…), or no mechanism and "
             "pattern=headwise.Causal() & headwise.Window(…, 0)"
         )
-    if call.bias is not None:
+    if bias is not None:
         raise NotImplementedError(
             f"{_NAME}: there are no scores of pairs of tokens, so bias cannot be added, and the "
             "layer asks for it\n"
@@ -59,7 +60,11 @@ def refuse_pairs(call: AttentionCall) -> None:
 def reduced(
     call: AttentionCall, for_keys: LengthProjection, for_values: LengthProjection
 ) -> Reduced:
-    """Project keys and values, padded ones as zeros."""
+    """Project keys and values, padded ones as zeros.
+
+    ``headwise.lowrank_attend`` does this with projections that are matrices and nothing else;
+    windows have none, and a layer adds softcap, sinks and dropout behind them.
+    """
     key, value, real = _cleared(call)
     keys, values = for_keys(key, real), for_values(value, real)
     return Reduced(keys, values, _shown(for_keys, real), real)
@@ -82,11 +87,9 @@ def spelled(
 
 def _cleared(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return keys and values with zeros at padding, and which are real."""
-    if call.kv_mask is None:
-        return call.key, call.value, None
-    padded = padding(_NAME, call.kv_mask, call.key)
-    hidden = padded[:, None, :, None]
-    return call.key.masked_fill(hidden, 0.0), call.value.masked_fill(hidden, 0.0), ~padded
+    padded = None if call.kv_mask is None else padding(_NAME, call.kv_mask, call.key)
+    key, value = cleared(call.key, call.value, padded)
+    return key, value, None if padded is None else ~padded
 
 
 def _shown(module: LengthProjection, real: Tensor | None) -> KeyMask | None:

@@ -31,3 +31,12 @@ def check_kind(rank: int, max_length: int, share: str, projection: str) -> None:
             f"{max_length}\n"
             "  hint: round max_length up; windows that no token reaches cost nothing"
         )
+
+
+def check_places(max_length: int, length: int) -> None:
+    """Refuse more tokens than a mechanism was made for."""
+    if length > max_length:
+        raise ShapeError(
+            f"{_NAME}: a call may bring max_length={max_length} tokens, got {length}\n"
+            "  hint: cut the input, or make the mechanism with a larger max_length"
+        )

@@ -1,12 +1,16 @@
 """How a layer mixes tokens: the protocol that mechanisms follow, and what they are asked."""
 
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
 from headwise._dims import Key, Query, Value
+from headwise.nn.schemes import joined_bias
 from headwise.ops.softmax.settle_bias import Bias
 from headwise.patterns import KeyMask, Pattern
+
+if TYPE_CHECKING:
+    from headwise.nn.attention import MultiHeadAttention
 
 # The objects behind the names that people know mechanisms by.
 _KNOWN_AS = {
@@ -27,7 +31,8 @@ class AttentionCall(NamedTuple):
         key: (batch, kv_heads, kv_len, head_dim), likewise.
         value: (batch, kv_heads, kv_len, value_dim).
         pattern: Who may attend to whom: the layer's pattern, the call's, and ``mask``.
-        kv_mask: (batch, kv_len), ``True`` = real token. It is no part of ``pattern``.
+        kv_mask: (batch, kv_len), ``True`` = real token. It is no part of ``pattern``. Of a call
+            with a state it has the new keys alone, as ``key`` has.
         bias: Numbers added to the scores, or an object of ``headwise.positions``.
         softcap: Cap of the scores.
         sinks: (q_heads,) scores of the sinks.
@@ -84,14 +89,50 @@ class Cost(NamedTuple):
     formula: str
 
 
+class ChosenForm(NamedTuple):
+    """Which form of a mechanism would run a call.
+
+    Attributes:
+        name: Its name.
+        cost: Under which name ``costs`` has what it takes in such a call.
+        refusals: Why faster forms would not run, by name.
+    """
+
+    name: str
+    cost: str
+    refusals: dict[str, tuple[str, ...]]
+
+
+class LayerSettings(NamedTuple):
+    """What every call of a layer asks of its mechanism.
+
+    Attributes:
+        pattern: The layer's pattern.
+        bias: Its positions, where they are added to the scores.
+        softcap: Cap of the scores.
+        sinks: Whether each head has a sink.
+        dropout: Share of weights to drop in training.
+    """
+
+    pattern: Pattern | None
+    bias: Bias | None
+    softcap: float | None
+    sinks: bool
+    dropout: float
+
+
 @runtime_checkable
 class Mechanism(Protocol):
     """Mixes the tokens of a layer in another way than softmax attention; pass it as ``mechanism=``.
 
     A layer that is given a mechanism with a method ``fit`` calls it with its sizes, ``q_heads``,
-    ``kv_heads``, ``head_dim`` and ``value_dim``, by name. An ``nn.Module`` that follows the
-    protocol has its parameters in the layer's state dict and is
-    called as a module, hooks included. Of any other object ``forward`` is called.
+    ``kv_heads``, ``head_dim`` and ``value_dim``, by name; before that a method ``check_layer``, so
+    that it can refuse what every call would ask, with ``pattern``, ``bias``, ``softcap``, ``sinks``
+    and ``dropout`` in one ``LayerSettings``. An ``nn.Module`` that follows the protocol has its
+    parameters in the layer's state dict and is called as a module, hooks included. Of any other
+    object ``forward`` is called. One that computes in several forms may say what they take,
+    ``costs`` with the arguments of ``cost``, a dictionary, and which would run, ``form(call)``, a
+    ``ChosenForm``; ``explain`` shows both.
     """
 
     def forward(self, call: AttentionCall, state: object = None) -> Step:
@@ -99,8 +140,8 @@ class Mechanism(Protocol):
 
         Args:
             call: What is asked; with ``state``, its keys are the new ones alone.
-            state: What ``state`` or the step before returned; ``None`` without one. Layers give
-                none, and refuse a mechanism with a state beside a cache.
+            state: What ``state`` or the step before returned; ``None`` without one. A layer gives
+                one where it has a cache, in which it keeps what the step returned.
 
         Returns:
             A ``Step`` whose output has the dtype of the query; under ``torch.autocast`` it may have
@@ -127,17 +168,28 @@ class Mechanism(Protocol):
         ...
 
 
-def take_mechanism(mechanism: object, **sizes: int) -> Mechanism | None:
+def take_mechanism(
+    mechanism: object, layer: "MultiHeadAttention", *, sinks: bool
+) -> Mechanism | None:
     """Return what was given as ``mechanism=`` if it follows the protocol, and refuse it if not.
 
-    Where it has a method ``fit``, it is told the sizes of the layer.
+    Where it has methods ``check_layer`` and ``fit``, it is told about the layer.
     """
     if mechanism is None:
         return None
     checked = _checked(mechanism)
+    check = getattr(checked, "check_layer", None)
+    if callable(check):
+        bias = joined_bias(layer.positions, None)
+        check(LayerSettings(layer.pattern, bias, layer.softcap, sinks, layer.dropout))
     fit = getattr(checked, "fit", None)
     if callable(fit):
-        fit(**sizes)
+        fit(
+            q_heads=layer.num_heads,
+            kv_heads=layer.num_kv_heads,
+            head_dim=layer.d_k,
+            value_dim=layer.value_dim,
+        )
     return checked
 
 

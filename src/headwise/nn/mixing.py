@@ -9,6 +9,7 @@ from headwise._checks import refuse_dtypes, refuse_shapes
 from headwise._dims import Output
 from headwise.cache import KVCache
 from headwise.errors import CacheError
+from headwise.nn.cached_states import check_room, check_rows, padding_of_new
 from headwise.nn.mechanism import AttentionCall, Mechanism, Step
 from headwise.ops import attend
 
@@ -52,16 +53,22 @@ def mix_cached(
             "  hint: give rows of one length, and mark padding with kv_mask="
         )
     asked = _batched(call)
-    first = mechanism.state(asked)
-    if first is None:
-        tracked = call.query.requires_grad
-        with cache.appended(call.key, call.value, layer=slot, tracked=tracked) as stored:
-            return mix(call._replace(key=stored.key, value=stored.value), mechanism)
-    kept = cache.state(slot)
+    state = cache.state(slot)
+    if state is None:
+        state = mechanism.state(asked)
+        if state is None:
+            tracked = call.query.requires_grad
+            with cache.appended(call.key, call.value, layer=slot, tracked=tracked) as stored:
+                return mix(call._replace(key=stored.key, value=stored.value), mechanism)
+    else:
+        check_rows(state, asked, slot)
+    held, new = cache.length(slot), call.key.shape[-2]
+    check_room(cache, type(mechanism).__name__, held, new)
+    asked = asked._replace(kv_mask=padding_of_new(asked.kv_mask, held, new))
     run = mechanism if isinstance(mechanism, nn.Module) else mechanism.forward
-    step = run(asked, first if kept is None else kept)
+    step = run(asked, state)
     output = _looked_at(step, mechanism, asked)
-    cache.set_state(slot, step.state, length=cache.length(slot) + call.key.shape[-2])
+    cache.set_state(slot, step.state, length=held + new)
     return output if call.query.ndim == 4 else output.squeeze(0)
 
 

@@ -1,7 +1,5 @@
 """What random features refuse."""
 
-from math import isfinite
-
 import torch
 from torch import Tensor
 
@@ -9,6 +7,7 @@ from headwise._checks import is_int
 from headwise.errors import ShapeError
 from headwise.ops.linear.directions import LARGEST_SEED
 from headwise.ops.linear.positive_features import KERNELS
+from headwise.positions.bases import is_number
 
 
 def check_drawable(x: Tensor) -> None:
@@ -41,7 +40,7 @@ def check_settings(count: int, head_dim: int | None, scale: float | None, kernel
             "RandomFeatures: count must be even for kernel='hyperbolic', whose features come in "
             f"pairs, got {count}\n  hint: pass count={count + 1}"
         )
-    if scale is not None and not (isfinite(scale) and scale >= 0):
+    if scale is not None and not (is_number(scale) and scale >= 0):
         raise ValueError(
             f"RandomFeatures: scale must be a finite number of at least 0, got {scale!r}\n"
             "  hint: for a negative one, give queries the other sign"

@@ -8,8 +8,9 @@ from typing_extensions import override
 
 from headwise._checks import refuse_dtypes, refuse_shapes
 from headwise.errors import ShapeError
-from headwise.nn.linear_attention import LinearAttention
-from headwise.nn.mechanism import AttentionCall, Cost, Step
+from headwise.nn.linear_call import check_layer
+from headwise.nn.linear_rule import LinearRule
+from headwise.nn.mechanism import AttentionCall, ChosenForm, Cost, LayerSettings, Step
 from headwise.nn.random_checks import check_drawable, check_seed, check_settings
 from headwise.ops import LinearState
 from headwise.ops.linear.directions import draw_directions, following
@@ -37,11 +38,16 @@ class RandomFeatures(nn.Module):
     float16, 2⁻⁵¹¹ in float64), which shows only where there is nothing else. Features are computed
     in float32 or wider and returned in the dtype of ``x``.
 
+    The directions come from ``seed`` alone, and its default is the same for all objects: layers
+    that are made without one have the same directions, so their errors are alike. Give every layer
+    of a model a seed of its own, ``seed=layer``.
+
     Args:
         count: Features of a token.
         head_dim: Width of queries and keys; ``None`` = that of the first input, or of the layer
             that takes the object.
-        seed: Where the directions are drawn from; the global generator is left alone.
+        seed: Where the directions are drawn from; the global generator is left alone. Layers
+            should have different ones.
         orthogonal: Whether directions come in blocks at right angles, which lowers the error.
         scale: Multiplier of the scores that are estimated; ``None`` means ``head_dim ** -0.5``.
         kernel: ``"softmax"`` as above; ``"hyperbolic"``: every direction and its opposite, an even
@@ -84,6 +90,8 @@ class RandomFeatures(nn.Module):
         check_settings(count, head_dim, scale, kernel)
         check_seed(seed)
         self.count, self.orthogonal, self.scale, self.kernel = count, orthogonal, scale, kernel
+        # Beside the buffer, whose number is not to be had on the meta device.
+        self._kept_seed = seed
         self.register_buffer("seed", torch.tensor(seed, device="cpu"))
         self.register_buffer("projection", None)
         if head_dim is not None:
@@ -105,22 +113,34 @@ class RandomFeatures(nn.Module):
                 that the same sequence comes from the same first seed, also after loading.
         """
         if seed is None:
-            seed = following(int(self.seed))
+            seed = following(self._seed_number())
         check_seed(seed)
+        self._kept_seed = seed
         self.seed.fill_(seed)
         if self.projection is not None:
             self.projection.copy_(self._directions(self.projection.shape[1], seed))
 
+    def reset_parameters(self) -> None:
+        """Draw the directions of the present seed again, in memory that holds something else.
+
+        ``to_empty`` of a module on the meta device has done so already.
+        """
+        self.redraw(self._kept_seed)
+
     def fit(self, *, head_dim: int, **_: int) -> None:
         """Take the width of a layer's queries and keys; a layer calls this when it is made."""
         if self.projection is None:
-            self._draw(head_dim, int(self.seed))
+            self._draw(head_dim, self._seed_number())
         elif self.projection.shape[1] != head_dim:
             raise ShapeError(
                 f"RandomFeatures: head_dim must be that of the layer, got "
                 f"{self.projection.shape[1]} and {head_dim}\n"
                 "  hint: leave head_dim out, and give each layer an object of its own"
             )
+
+    def check_layer(self, settings: LayerSettings) -> None:
+        """Refuse a layer whose calls would be refused; a layer calls this when it is made."""
+        check_layer(settings)
 
     def features(self, x: Tensor, *, is_query: bool, normalize: bool) -> Features:
         """Return the features of queries or keys, see ``headwise.ops.FeatureMap``."""
@@ -147,17 +167,17 @@ class RandomFeatures(nn.Module):
         """
         if isinstance(x, Tensor):
             return self.features(x, is_query=True, normalize=False).values
-        return self._mechanism().forward(x, state)
+        return self._rule().step(x, state)
 
     def state(self, call: AttentionCall) -> LinearState:
         """Return the state before the first token, see ``headwise.nn.Mechanism``."""
-        return self._mechanism().state(call)
+        return self._rule().first_state(call)
 
     def cost(
         self, q_len: int, kv_len: int, *, q_heads: int, kv_heads: int, head_dim: int, value_dim: int
     ) -> Cost:
         """Say what one sample takes, see ``headwise.nn.Mechanism``."""
-        return self._mechanism().cost(
+        found = self.costs(
             q_len,
             kv_len,
             q_heads=q_heads,
@@ -165,32 +185,35 @@ class RandomFeatures(nn.Module):
             head_dim=head_dim,
             value_dim=value_dim,
         )
+        return found["native"]
 
     def costs(self, q_len: int, kv_len: int, **sizes: int) -> dict[str, Cost]:
         """Say what one sample takes in each form, see ``headwise.nn.LinearAttention``."""
-        found: dict[str, Cost] = self._mechanism().costs(q_len, kv_len, **sizes)
-        return found
+        return self._rule().costs(q_len, kv_len, **sizes)
+
+    def form(self, call: AttentionCall) -> ChosenForm:
+        """Say which form would run a call, see ``headwise.nn.LinearAttention``."""
+        return self._rule().form(call)
 
     def reference(self, call: AttentionCall) -> Tensor:
         """Return the output by the definition of linear attention over these features."""
-        return self._mechanism().reference(call)
+        return self._rule().step(call, None, "reference").output
 
     def weights(
         self, call: AttentionCall, *, rows: Selection = None, heads: Selection = None
     ) -> Tensor:
         """Return the weights that this amounts to, as ``LinearAttention.weights`` does."""
-        return self._mechanism().weights(call, rows=rows, heads=heads)
+        return self._rule().weights(call, rows=rows, heads=heads)
 
     @override
     def extra_repr(self) -> str:
         shown = f"{self.count}, head_dim={self.head_dim}, orthogonal={self.orthogonal}"
-        shown += "" if self.seed.is_meta else f", seed={int(self.seed)}"
+        shown += f", seed={self._seed_number()}"
         shown += "" if self.scale is None else f", scale={self.scale}"
         return shown if self.kernel == "softmax" else f"{shown}, kernel={self.kernel!r}"
 
-    def _mechanism(self) -> LinearAttention:
-        """Return linear attention with this map; kept, it would be a part that holds its whole."""
-        return LinearAttention(self)
+    def _rule(self) -> LinearRule:
+        return LinearRule(self, None, True)
 
     def _directions_for(self, x: Tensor) -> Tensor:
         if not x.is_floating_point():
@@ -204,7 +227,7 @@ class RandomFeatures(nn.Module):
             return torch.empty(self._rows, x.shape[-1], device="meta")
         if self.projection is None:
             check_drawable(x)
-            self._draw(x.shape[-1], int(self.seed), x.device)
+            self._draw(x.shape[-1], self._seed_number(), x.device)
         directions = self.projection
         assert directions is not None
         if directions.shape[1] != x.shape[-1]:
@@ -215,6 +238,9 @@ class RandomFeatures(nn.Module):
                 x=x,
             )
         return directions
+
+    def _seed_number(self) -> int:
+        return self._kept_seed if self.seed.is_meta else int(self.seed)
 
     def _draw(self, head_dim: int, seed: int, device: torch.device | None = None) -> None:
         """Make the buffer, which must be an ordinary tensor also where no gradient is wanted."""
@@ -231,12 +257,19 @@ class RandomFeatures(nn.Module):
 
     @override
     def _apply(self, fn: Any, recurse: bool = True) -> "RandomFeatures":
-        """Move the buffers, and keep the numbers of the directions whatever the dtype."""
-        before = self.projection
+        """Move the buffers, and keep the numbers of the directions whatever the dtype.
+
+        What comes from the meta device has no numbers yet, so they are drawn.
+        """
+        before, was_meta = self.projection, self.seed.is_meta
+        self._kept_seed = self._seed_number()
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         after = self.projection
         if before is not None and after is not None and after.dtype != before.dtype:
-            self.projection = before.to(after.device)
+            kept = after if before.is_meta else before
+            self.projection = kept.to(after.device, before.dtype)
+        if was_meta and not self.seed.is_meta:
+            self.reset_parameters()
         return self
 
     @override
@@ -249,3 +282,6 @@ class RandomFeatures(nn.Module):
             room = torch.zeros(self._rows, stored.shape[1], device=self.seed.device)
             self.projection = room.float()
         super()._load_from_state_dict(state_dict, prefix, *rest, **named)
+        if self.projection is not None:
+            self.projection = self.projection.float()
+        self._kept_seed = self._seed_number()

@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import headwise as hw
-from headwise.nn import AttentionCall, LinearAttention, Mechanism
+from headwise.nn import AttentionCall, ChosenForm, LinearAttention, Mechanism, RandomFeatures
+from tests.support.budget import assert_same_bits
 from tests.support.linear import assert_near
 
 X = torch.randn(2, 6, 12, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -72,8 +73,8 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], type[Exception], str]] 
     "short mask": (
         {},
         {"kv_mask": torch.ones(2, 4, dtype=torch.bool)},
-        hw.ShapeError,
-        "LinearAttention: kv_mask must have a column for each key, those in the cache included",
+        hw.PatternError,
+        "kv_mask must be (batch, kv_len), (2, 6) here, got (2, 4)",
     ),
     "decay": (
         {"mechanism": LinearAttention("elu", decay=0.5)},
@@ -87,12 +88,21 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], type[Exception], str]] 
 
 @pytest.mark.parametrize(("made", "asked", "kind", "text"), REFUSED.values(), ids=REFUSED)
 def test_refusals(made: Any, asked: Any, kind: type[Exception], text: str) -> None:
-    layer = layer_with(**made)
     with pytest.raises(kind) as caught:
-        layer(X, **asked)
+        layer_with(**made)(X, **asked)
     assert text in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["alibi", "softcap", "sinks", "dropout", "window"])
+def test_what_every_call_would_refuse_is_refused_when_a_layer_is_made(name: str) -> None:
+    made, _, kind, text = REFUSED[name]
+    for mechanism in (LinearAttention("elu"), RandomFeatures(8)):
+        with pytest.raises(kind) as caught:
+            layer_with(mechanism, **made)
+        assert text in str(caught.value)
+
+
+@pytest.mark.usefixtures("plain_calls")
 def test_what_makes_no_mechanism_is_refused_at_once() -> None:
     with pytest.raises(ValueError, match="identity"):
         LinearAttention("identity")
@@ -100,6 +110,12 @@ def test_what_makes_no_mechanism_is_refused_at_once() -> None:
         LinearAttention("cosine")
     with pytest.raises(ValueError, match=r"^LinearAttention: decay must lie above 0"):
         LinearAttention("elu", decay=2.0)
+    with pytest.raises(ValueError, match=r"^LinearAttention: decay must lie above 0.*got 2\.0"):
+        LinearAttention("elu", decay=torch.tensor(2.0))
+    with pytest.raises(hw.DtypeError, match="decay must be floating-point"):
+        LinearAttention("elu", decay=torch.tensor([1]))
+    with pytest.raises(TypeError, match="normalize must be True or False, got 1"):
+        LinearAttention("elu", normalize=1)  # type: ignore[arg-type]
     with pytest.raises(hw.ShapeError, match="each of the layer's 2 key/value heads"):
         layer_with(LinearAttention("elu", decay=torch.full((4,), 0.5)))
 
@@ -152,11 +168,67 @@ def test_it_says_what_it_takes() -> None:
     long, longer = (mechanism.cost(n, n, **sizes) for n in (2**14, 2**15))
     assert longer.flops == 2 * long.flops
     assert long.bytes < longer.bytes < 2 * long.bytes
-    plan = layer_with(mechanism, pattern=hw.Causal()).explain(X)
+    plan = layer_with(mechanism, pattern=hw.Causal()).float().explain(X.float())
     assert plan.attention == mechanism.cost(6, 6, q_heads=4, kv_heads=2, head_dim=3, value_dim=3)
     assert plan.forms["recurrent"].flops < plan.forms["native"].flops
     assert "\n  native    O(" in str(plan)
     assert str(plan).startswith("mechanism   O((q_len + kv_len) · features · value_dim); ")
+
+
+@pytest.mark.parametrize("pattern", [None, hw.Full(), hw.Causal()], ids=str)
+@pytest.mark.parametrize("made", [lambda: LinearAttention("elu"), lambda: RandomFeatures(8)])
+@pytest.mark.parametrize("asked", [{}, {"pattern": hw.Causal()}], ids=["layer", "call"])
+def test_a_plan_is_of_the_form_that_runs(pattern: Any, made: Any, asked: Any) -> None:
+    layer = layer_with(made(), pattern=pattern)
+    causal = bool(asked) or type(pattern) is hw.Causal
+    plan = layer.explain(X, **asked)
+    assert plan.form is not None
+    assert plan.form.name == "chunked"
+    assert plan.attention == plan.forms["chunked" if causal else "whole"]
+    assert "\nform        chunked\nnot native  it computes float32" in str(plan)
+    plan = layer.float().explain(X.float(), **asked)
+    assert plan.form == ChosenForm("native", "native" if causal else "whole", {})
+    assert "\nform        native\n" in str(plan)
+    step = layer.double().explain(X[:, :1], **asked).form
+    assert step is not None
+    assert step.name == "recurrent"
+
+
+def test_a_step_costs_what_is_new() -> None:
+    layer, cache = layer_with(pattern=hw.Causal()), hw.KVCache()
+    with torch.no_grad():
+        layer(X, cache=cache)
+    assert layer.explain(X[:, :1], cache=cache).forms == layer.explain(X[:, :1]).forms
+
+
+def test_a_question_changes_nothing() -> None:
+    counted = nn.Sequential(nn.LazyLinear(5), nn.Softplus())
+    inside = RandomFeatures(8)
+    for made in (inside, LinearAttention(inside), LinearAttention(counted)):
+        made.cost(3, 3, q_heads=1, kv_heads=1, head_dim=4, value_dim=4)
+    assert inside.head_dim is None
+    assert isinstance(counted[0], nn.LazyLinear)
+
+
+CONVERSIONS = [nn.Module.bfloat16, nn.Module.half, nn.Module.float]
+
+
+@pytest.mark.parametrize("conversion", CONVERSIONS)
+@pytest.mark.parametrize("learned", [True, False])
+def test_no_conversion_rounds_a_decay(conversion: Any, learned: bool) -> None:
+    rates = torch.tensor([0.9995, 0.5])
+    made = LinearAttention("elu", decay=nn.Parameter(rates.clone()) if learned else rates.clone())
+    layer = conversion(layer_with(made))
+    assert isinstance(made.decay, Tensor)
+    assert isinstance(made.decay, nn.Parameter) is learned
+    assert_same_bits(made.decay.detach(), rates)
+    layer(X.to(layer.W_q.weight.dtype), pattern=hw.Causal())
+    wide = made.double().decay
+    assert isinstance(wide, Tensor)
+    assert wide.dtype == torch.float64
+    narrow = {name: each.bfloat16() for name, each in made.state_dict().items()}
+    made.load_state_dict(narrow, assign=True)
+    assert made.decay.dtype == torch.float32
 
 
 def test_what_it_shows() -> None:

@@ -194,6 +194,34 @@ def test_new_projections_keep_the_size_of_tokens() -> None:
         assert spread == pytest.approx(1.0, abs=0.5)
 
 
+@pytest.mark.parametrize("kind", ["mean", "conv", "linear"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_precision_is_rounded_behind_the_sum(kind: str, dtype: torch.dtype) -> None:
+    """1024 numbers of 70 sum to more than float16 has, and 257 is not in bfloat16."""
+    for windows, length, number in ((4, 4096, 70.0), (1, 257, 3.0)):
+        mechanism = LowRank(windows, length, projection=kind, num_kv_heads=1)
+        module = mechanism.key_projection
+        assert module is not None
+        for weight in module.parameters():
+            nn.init.constant_(weight, windows / length)
+        module = module.to(dtype)
+        tokens = torch.full((1, 1, length, 2), number, dtype=dtype)
+        found = module(tokens, None)
+        exact = module.matrix(length, None).double() @ tokens.double()
+        assert_same_bits(found, exact.to(dtype))
+
+
+@pytest.mark.parametrize("kind", ["mean", "conv", "linear"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_precision_is_as_near_as_it_can_be(kind: str, dtype: torch.dtype) -> None:
+    module = LowRank(4, 256, projection=kind, num_kv_heads=2).to(dtype).key_projection
+    assert module is not None
+    tokens = torch.randn(2, 2, 250, 3).to(dtype)
+    exact = module.matrix(250, None).double() @ tokens.double()
+    error = (module(tokens, None).double() - exact).abs()
+    assert bool((error <= exact.abs() * torch.finfo(dtype).eps * 0.51 + 1e-6).all())
+
+
 def test_cost() -> None:
     layer = made({})
     assert isinstance(layer.mechanism, Mechanism)

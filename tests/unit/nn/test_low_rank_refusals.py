@@ -35,7 +35,7 @@ BIAS = (
 
 CALLS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "causal layer": (
-        lambda: layer(pattern=hw.Causal())(X),
+        lambda: layer(pattern=hw.Causal()),
         hw.PatternError,
         f"{PAIRS}Causal(){CAUSAL}",
     ),
@@ -46,25 +46,23 @@ CALLS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     ),
     "bias": (lambda: layer()(X, bias=torch.zeros(7, 7)), NotImplementedError, BIAS),
     "bias by distance": (
-        lambda: layer(positions=hw.positions.Alibi(4))(X),
+        lambda: layer(positions=hw.positions.Alibi(4)),
         NotImplementedError,
         BIAS,
     ),
     "too long": (
         lambda: layer()(torch.randn(1, 10, 16)),
         hw.ShapeError,
-        "LowRank: max_length must have a column for each key, got 9 columns for 10 keys\n"
-        "  hint: cut the input, or learn more columns, one for each place; shorter inputs use the "
-        "first ones",
+        "LowRank: a call may bring max_length=9 tokens, got 10\n"
+        "  hint: cut the input, or make the mechanism with a larger max_length",
     ),
     "too long for windows": (
         lambda: hw.MultiHeadAttention(16, 4, mechanism=LowRank(3, 9, projection="mean"))(
             torch.randn(1, 10, 16)
         ),
         hw.ShapeError,
-        "LowRank: max_length must have a column for each key, got 9 columns for 10 keys\n"
-        "  hint: cut the input, or learn more columns, one for each place; shorter inputs use the "
-        "first ones",
+        "LowRank: a call may bring max_length=9 tokens, got 10\n"
+        "  hint: cut the input, or make the mechanism with a larger max_length",
     ),
     "kv_mask": (
         lambda: layer()(X, kv_mask=torch.ones(2, 6, dtype=torch.bool)),

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from headwise.nn import RandomFeatures
+import headwise as hw
+from headwise.nn import LinearAttention, RandomFeatures
 from tests.support.budget import assert_same_bits
 
 
@@ -151,11 +152,48 @@ def test_torchs_default_dtype_leaves_the_directions_alone() -> None:
 def test_the_meta_device() -> None:
     made = RandomFeatures(9, 4, device="meta")
     assert made(torch.randn(2, 4, device="meta")).shape == (2, 9)
-    assert "seed" not in repr(made)
     with torch.device("meta"):
         assert directions(RandomFeatures(9, 4)).is_meta
-    made.to_empty(device="cpu").redraw(seed=0)
-    assert_same_bits(directions(made), directions(RandomFeatures(9, 4)))
+
+
+@pytest.mark.parametrize("width", [None, 4])
+@pytest.mark.parametrize("around", [lambda made: made, LinearAttention])
+def test_a_layer_made_on_the_meta_device(width: int | None, around: Any) -> None:
+    with torch.device("meta"):
+        made = RandomFeatures(9, width, seed=3)
+        layer = hw.MultiHeadAttention(16, 4, mechanism=around(made))
+    made.redraw()
+    wanted = RandomFeatures(9, 4, seed=3)
+    wanted.redraw()
+    assert repr(made) == repr(wanted)
+    layer.to_empty(device="cpu")
+    assert_same_bits(directions(made), directions(wanted))
+    assert_same_bits(made.seed, wanted.seed)
+
+
+def test_parameters_are_reset_in_memory_that_holds_something_else() -> None:
+    made, wanted = RandomFeatures(9, 4, seed=3), RandomFeatures(9, 4, seed=3)
+    for buffer in made.buffers():
+        buffer.fill_(7)
+    made.reset_parameters()
+    assert_same_bits(directions(made), directions(wanted))
+    assert_same_bits(made.seed, wanted.seed)
+
+
+def test_a_seed_that_was_loaded_on_the_meta_device_is_known() -> None:
+    source = RandomFeatures(9, 4, seed=5)
+    made = RandomFeatures(9, 4, device="meta")
+    made.load_state_dict(source.state_dict(), assign=True)
+    made.to("meta").to_empty(device="cpu")
+    assert_same_bits(directions(made), directions(source))
+
+
+def test_narrow_directions_are_not_kept_narrow() -> None:
+    made = RandomFeatures(9, 4)
+    narrow = {n: b.bfloat16() if n == "projection" else b for n, b in made.state_dict().items()}
+    made.load_state_dict(narrow, assign=True)
+    assert directions(made).dtype == torch.float32
+    made(torch.randn(3, 4))
 
 
 @pytest.mark.parametrize("kernel", ["softmax", "hyperbolic", "relu"])

@@ -53,6 +53,18 @@ def test_a_width_must_be_known_before_graphs_and_transforms() -> None:
             "  hint: for a negative one, give queries the other sign",
         ),
         (
+            {"scale": "x"},
+            ValueError,
+            "RandomFeatures: scale must be a finite number of at least 0, got 'x'\n"
+            "  hint: for a negative one, give queries the other sign",
+        ),
+        (
+            {"scale": True},
+            ValueError,
+            "RandomFeatures: scale must be a finite number of at least 0, got True\n"
+            "  hint: for a negative one, give queries the other sign",
+        ),
+        (
             {"seed": -1},
             ValueError,
             "RandomFeatures: seed must be an int from 0 to 2**63 - 1, got -1\n"

@@ -6,6 +6,7 @@ from headwise._dims import Key, Output, Query, Value
 from headwise._forks import alone_after_fork
 from headwise.ops.lowrank import reference
 from headwise.ops.lowrank.call import LowRankCall
+from headwise.ops.lowrank.padding import cleared
 from headwise.ops.lowrank.project import project_length
 from headwise.ops.lowrank.settle import settle
 from headwise.ops.softmax.api import run
@@ -79,10 +80,7 @@ def lowrank_attend(
 def _computed(call: LowRankCall, backend: str) -> Tensor:
     if backend == "reference":
         return reference.run(call)
-    key, value = call.key, call.value
-    if call.padded is not None:
-        hidden = call.padded[:, None, :, None]
-        key, value = key.masked_fill(hidden, 0.0), value.masked_fill(hidden, 0.0)
+    key, value = cleared(call.key, call.value, call.padded)
     keys = project_length(call.key_projection, key)
     values = project_length(call.value_projection, value)
     extras = Extras(None, call.scale, None, None, 0.0, None, 0)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from headwise.ops.lowrank.call import LowRankCall
+from headwise.ops.lowrank.padding import cleared
 
 
 def run(call: LowRankCall) -> Tensor:
@@ -15,12 +16,9 @@ def run(call: LowRankCall) -> Tensor:
     keys and values are 0 before the projection, whatever stood there. Nothing is left of a sample
     in which all is padding: its projected values are 0.
     """
-    query, key, value = call.query, call.key, call.value
+    query, (key, value) = call.query, cleared(call.key, call.value, call.padded)
     work = torch.promote_types(query.dtype, torch.float32)
     group = query.shape[1] // max(key.shape[1], 1)
-    if call.padded is not None:
-        hidden = call.padded[:, None, :, None]
-        key, value = key.masked_fill(hidden, 0.0), value.masked_fill(hidden, 0.0)
     device = query.device.type
     with nullcontext() if device == "meta" else torch.autocast(device, enabled=False):
         keys = torch.matmul(call.key_projection.to(work), key.to(work))

@@ -1,17 +1,18 @@
 """Checks one call of low-rank attention and fills in its defaults."""
 
 from math import isfinite
+from numbers import Real
 
 import torch
 from torch import Tensor
 
 from headwise._checks import refuse_dtypes, refuse_shapes
 from headwise._forks import alone_after_fork
-from headwise.errors import DtypeError, PatternError, ShapeError
+from headwise.errors import DtypeError, ShapeError
 from headwise.ops.given_tensors import as_autocast, as_one_batch, check_tensors, fit_together
 from headwise.ops.lowrank.call import LowRankCall
+from headwise.ops.lowrank.padding import padding
 from headwise.ops.lowrank.project import first_columns
-from headwise.patterns.dense import as_mask
 
 
 @alone_after_fork
@@ -63,32 +64,6 @@ def settle(
     )
 
 
-def padding(caller: str, kv_mask: Tensor, key: Tensor) -> Tensor:
-    """Return which keys are padding, (batch or 1, kv_len)."""
-    real = as_mask(f"{caller}, kv_mask", kv_mask).to(key.device)
-    lead, kv_len = key.shape[:-3], key.shape[-2]
-    samples = lead.numel()
-    if real.shape == (*lead, kv_len) or real.shape in ((samples, kv_len), (1, kv_len), (kv_len,)):
-        return ~real.reshape(real.shape[:-1].numel(), kv_len)
-    raise PatternError(
-        f"{caller}: kv_mask must be (batch, kv_len), {(samples, kv_len)} here, "
-        f"got {tuple(real.shape)}\n"
-        "  hint: True = real token; pairs of queries and keys cannot be hidden from each other "
-        "here, headwise.attend takes such a mask as Dense(mask)"
-    )
-
-
-def check_length(caller: str, name: str, columns: int, kv_len: int) -> None:
-    """Refuse more keys than a projection has columns for."""
-    if kv_len > columns:
-        raise ShapeError(
-            f"{caller}: {name} must have a column for each key, got {columns} columns for "
-            f"{kv_len} keys\n"
-            "  hint: cut the input, or learn more columns, one for each place; shorter inputs use "
-            "the first ones"
-        )
-
-
 def _check_projection(caller: str, of: str, projection: Tensor, tokens: Tensor) -> None:
     name = f"{of}_projection"
     shown = {of: tokens, name: projection}
@@ -107,7 +82,13 @@ def _check_projection(caller: str, of: str, projection: Tensor, tokens: Tensor) 
             "all samples share it; one for all heads has two dimensions",
             **shown,
         )
-    check_length(caller, name, projection.shape[-1], tokens.shape[-2])
+    if tokens.shape[-2] > projection.shape[-1]:
+        raise ShapeError(
+            f"{caller}: {name} must have a column for each key, got {projection.shape[-1]} columns "
+            f"for {tokens.shape[-2]} keys\n"
+            "  hint: cut the input, or learn more columns, one for each place; shorter inputs use "
+            "the first ones"
+        )
 
 
 def _check_scale(caller: str, scale: float | None) -> None:
@@ -116,8 +97,14 @@ def _check_scale(caller: str, scale: float | None) -> None:
             f"{caller}: scale must be a number, got a tensor that wants a gradient\n"
             "  hint: multiply query by it instead, and pass scale=1.0"
         )
-    if scale is not None and not isfinite(scale):
+    if scale is not None and not (_is_one_number(scale) and isfinite(scale)):
         raise ValueError(
             f"{caller}: scale must be a finite number, got {scale}\n"
             "  hint: leave scale out for head_dim ** -0.5"
         )
+
+
+def _is_one_number(given: object) -> bool:
+    if isinstance(given, Tensor):
+        return given.numel() == 1 and given.dtype != torch.bool
+    return isinstance(given, Real | torch.SymFloat) and not isinstance(given, bool)

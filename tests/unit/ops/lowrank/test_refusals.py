@@ -85,6 +85,24 @@ CALLS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         "lowrank_attend: scale must be a finite number, got inf\n"
         "  hint: leave scale out for head_dim ** -0.5",
     ),
+    "scale of letters": (
+        lambda: hw.lowrank_attend(Q, K, V, P, P, scale="a"),  # type: ignore[arg-type]
+        ValueError,
+        "lowrank_attend: scale must be a finite number, got a\n"
+        "  hint: leave scale out for head_dim ** -0.5",
+    ),
+    "scales": (
+        lambda: hw.lowrank_attend(Q, K, V, P, P, scale=torch.ones(2)),  # type: ignore[arg-type]
+        ValueError,
+        "lowrank_attend: scale must be a finite number, got tensor([1., 1.])\n"
+        "  hint: leave scale out for head_dim ** -0.5",
+    ),
+    "flag for a scale": (
+        lambda: hw.lowrank_attend(Q, K, V, P, P, scale=True),
+        ValueError,
+        "lowrank_attend: scale must be a finite number, got True\n"
+        "  hint: leave scale out for head_dim ** -0.5",
+    ),
     "learned scale": (
         lambda: hw.lowrank_attend(Q, K, V, P, P, scale=torch.ones(()).requires_grad_()),  # type: ignore[arg-type]
         ValueError,
