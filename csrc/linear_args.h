@@ -58,8 +58,8 @@ struct LinearSumsArgs {
 };
 
 // Positive random features of queries or keys:
-//   output = exp(powers - peak) + least,   gain = peak - |x|^2 / 2 - log_norm,
-// with x = factor * input, powers = x @ directions and the highest power of the row as peak.
+//   output = exp(exponents - peak) + least,   gain = peak - |x|^2 / 2 - log_norm,
+// with x = factor * input, exponents = x @ directions, and the highest of the row as peak.
 struct FeatureArgs {
   Dtype dtype = Dtype::kFloat32;  // of input and output
   Tensor4<const void> input;

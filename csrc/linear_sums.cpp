@@ -20,6 +20,8 @@ constexpr int64_t kWorthAThread = 1 << 18;  // multiplications; below, waking on
 // and then read, all of them at the same time. The sums and their order are the same.
 void linear_sums(const LinearSumsArgs& args, int threads) {
   LinearSumsArgs a = args;
+  // The sums are float32 whatever the tensors hold, whose dtypes are in the arguments: the same
+  // functions stand at every dtype.
   const Functions& kernel = kernels()[Dtype::kFloat32];
   const int64_t heads = a.batches * a.kv_heads;
   const int64_t rows = a.q_len * a.readers + a.kv_len * a.writers;

@@ -1,5 +1,14 @@
 // A chunk of tokens of one key/value head: its readers look at a state and at its writers, and its
 // writers are added to a state.
+//
+//   tokens        ... | b  .  .  .  e | ...        forwards     backwards
+//   readers see       writers up to them           entered at   left at    the edge before b
+//                                                  left at      entered at the edge behind e
+//
+// Chunks are taken from the first to the last, `backwards` from the last to the first. The state
+// that is read is that at the edge where the chunk is entered: all writers taken before, `gone`
+// steps from a reader. The chunk's own are added up as seen from the edge where it is left, `left`
+// steps from a writer. Backwards a reader sees the writers from its own place on.
 #pragma once
 
 #include "kernels/product.h"
@@ -20,7 +29,7 @@ struct Span {
 
 // e^(exponent - scale + more), no sum above 0; 0 where there is nothing. The first two are near
 // each other and may be large.
-inline float power(float exponent, float scale, float more) noexcept {
+inline float share_of(float exponent, float scale, float more) noexcept {
   return scale == kMinusInfinity ? 0.0F : exp_of_one((exponent - scale) + more);
 }
 
@@ -52,12 +61,12 @@ struct Chunk {
   float* weights;            // kChunk x kChunk
   float* total;              // kChunk: the normaliser
   float* gain;               // kChunk
-  mutable int64_t batch = 0, kv_head = 0;
-  mutable Span tokens{0, 0};
-  mutable float decay = 0.0F;
-  mutable int64_t taken = -1;  // whose keys and values these are
-  mutable bool is_turned = false;
-  mutable bool is_finite = false;
+  int64_t batch = 0, kv_head = 0;
+  Span tokens{0, 0};
+  float decay = 0.0F;
+  int64_t taken = -1;  // whose keys and values these are
+  bool is_turned = false;
+  bool is_finite = false;
 
   Chunk(const LinearSumsArgs& args, float* room) noexcept
       : a(args),
@@ -77,7 +86,7 @@ struct Chunk {
            kChunk * (kChunk + 2);
   }
 
-  void turn_to(int64_t sample, int64_t head, Span part, float log_decay) const noexcept {
+  void turn_to(int64_t sample, int64_t head, Span part, float log_decay) noexcept {
     batch = sample;
     kv_head = head;
     tokens = part;
@@ -94,7 +103,7 @@ struct Chunk {
               query);
   }
 
-  void take_keys(int64_t writer) const noexcept {
+  void take_keys(int64_t writer) noexcept {
     if (taken == writer) return;
     const int64_t head = kv_head * a.writers + writer;
     const int64_t count = tokens.count();
@@ -113,6 +122,7 @@ struct Chunk {
   void read_state(const float* sums, const float* normaliser, float log_scale,
                   int64_t reader) const noexcept {
     float factor[kChunk];
+    // Such rows have the factor of the state that is returned, which without gains is 1.
     const bool is_plain = !a.causal && a.offset == nullptr;
     for (int64_t i = 0; i < tokens.count(); ++i) {
       factor[i] = is_plain ? 1.0F : factor_of((log_scale + offset_of(reader, i)) + gone(i) * decay);
@@ -129,7 +139,7 @@ struct Chunk {
   }
 
   // What the chunk's own writers have for the queries taken.
-  void read_chunk(int64_t reader) const noexcept {
+  void read_chunk(int64_t reader) noexcept {
     if (!is_turned) turn({words(key), wide}, kChunk, wide, key_lanes, kChunk);
     is_turned = true;
     for (int64_t i = 0; i < tokens.count(); i += kRowBlock) {
@@ -179,7 +189,7 @@ struct Chunk {
     const int64_t count = tokens.count();
     float factor[kChunk];
     for (int64_t j = 0; j < count; ++j) {
-      factor[j] = power(gain_of(writer, j), log_scale, left(j) * decay);
+      factor[j] = share_of(gain_of(writer, j), log_scale, left(j) * decay);
     }
     const float* written = value;
     if (has_factors()) {
@@ -261,8 +271,8 @@ struct Chunk {
       if (has_factors()) {
         // Gain and offset are near each other, and the distance is small beside them.
         const Vec::Reg near = Vec::add(Vec::load(gain + j), offset);
-        const Vec::Reg power = Vec::fma(Vec::sub(here, lanes), rate, near);
-        weight = Vec::mul(weight, exp2_below_zero(power, factor));
+        const Vec::Reg exponent = Vec::fma(Vec::sub(here, lanes), rate, near);
+        weight = Vec::mul(weight, exp2_below_zero(exponent, factor));
       }
       weight = Vec::select(closed, Vec::set(0.0F), weight);
       Vec::store(at, weight);

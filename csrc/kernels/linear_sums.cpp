@@ -61,8 +61,8 @@ struct State {
     const float one = *first.log_scale;
     const float other = *second.log_scale;
     const float scale = one + shift > other ? one + shift : other;
-    const Vec::Reg of_one = Vec::set(power(one, scale, shift));
-    const Vec::Reg of_other = Vec::set(power(other, scale, 0.0F));
+    const Vec::Reg of_one = Vec::set(share_of(one, scale, shift));
+    const Vec::Reg of_other = Vec::set(share_of(other, scale, 0.0F));
     for (int64_t i = 0; i < numbers(); i += Vec::width) {
       const Vec::Reg part = Vec::mul(Vec::load(second.sums + i), of_other);
       Vec::store(sums + i, Vec::fma(Vec::load(first.sums + i), of_one, part));
@@ -100,7 +100,7 @@ struct Head {
   }
 
   // Sums the writers of a segment; lets the readers of each chunk look before and at it.
-  void go_through(Span tokens, bool writes_only) const noexcept {
+  void go_through(Span tokens, bool writes_only) noexcept {
     own.clear(a);
     const int64_t chunks = (tokens.count() + kChunk - 1) / kChunk;
     int64_t gone = 0;
@@ -117,7 +117,7 @@ struct Head {
     }
   }
 
-  void read() const noexcept {
+  void read() noexcept {
     for (int64_t r = 0; r < a.readers; ++r) {
       chunk.take_queries(r);
       chunk.read_state(all.sums, all.normaliser, *all.log_scale, r);
@@ -129,14 +129,14 @@ struct Head {
     }
   }
 
-  void write(Span part) const noexcept {
+  void write(Span part) noexcept {
     const float faded = static_cast<float>(part.count()) * decay();
     float scale = *own.log_scale + faded;
     for (int64_t w = 0; w < a.writers; ++w) {
       const float highest = chunk.highest(w);
       if (highest > scale) scale = highest;
     }
-    const float left = power(*own.log_scale, scale, faded);
+    const float left = share_of(*own.log_scale, scale, faded);
     for (int64_t w = 0; w < a.writers; ++w) {
       chunk.take_keys(w);
       chunk.write(w, scale, w == 0 ? left : 1.0F, own.sums, own.normaliser);
@@ -151,7 +151,7 @@ struct Head {
   float decay_over(Span tokens) const noexcept {
     return static_cast<float>(tokens.count()) * decay();
   }
-  void read_all(Span queries) const noexcept {
+  void read_all(Span queries) noexcept {
     for (int64_t at = queries.begin; at < queries.end; at += kChunk) {
       const Span part{at, smaller(at + kChunk, queries.end)};
       chunk.turn_to(batch, kv_head, part, 0.0F);
@@ -165,7 +165,7 @@ State stored(const LinearSumsArgs& a, int64_t head, int64_t segment) noexcept {
 }
 
 void linear_head(const LinearSumsArgs& a, int64_t task, float* workspace) noexcept {
-  const Head head(a, task, workspace);
+  Head head(a, task, workspace);
   head.before.load(a, a.before, task);
   for (int64_t s = 0; s < a.segment_count(); ++s) {
     const Span tokens = head.segment(head.in_order(s), a.kv_len);
@@ -182,7 +182,7 @@ void linear_head(const LinearSumsArgs& a, int64_t task, float* workspace) noexce
 void linear_write(const LinearSumsArgs& a, int64_t task, float* workspace) noexcept {
   const int64_t number = task / a.segment_count();
   const int64_t segment = task % a.segment_count();
-  const Head head(a, number, workspace);
+  Head head(a, number, workspace);
   head.go_through(head.segment(segment, a.kv_len), true);
   const State to = stored(a, number, segment);
   State::move_row(head.own.sums, to.sums, head.own.numbers() + 1);
@@ -190,7 +190,7 @@ void linear_write(const LinearSumsArgs& a, int64_t task, float* workspace) noexc
 
 // Leaves in every segment's place what was written before it.
 void linear_join(const LinearSumsArgs& a, int64_t task, float* workspace) noexcept {
-  const Head head(a, task, workspace);
+  Head head(a, task, workspace);
   head.before.load(a, a.before, task);
   for (int64_t s = 0; s < a.segment_count(); ++s) {
     const State place = stored(a, task, head.in_order(s));
@@ -206,7 +206,7 @@ void linear_read(const LinearSumsArgs& a, int64_t task, float* workspace) noexce
   const int64_t count = a.causal ? a.segment_count() : a.query_segments();
   const int64_t number = task / count;
   const int64_t segment = task % count;
-  const Head head(a, number, workspace);
+  Head head(a, number, workspace);
   if (a.causal) {
     const State place = stored(a, number, segment);
     State::move_row(place.sums, head.before.sums, place.numbers() + 1);

@@ -20,7 +20,7 @@ void random_features(const FeatureArgs& a, int64_t task, float* workspace) noexc
   const int64_t rows = smaller(a.length - first, kFeatureRows);
   const int64_t row = whole_registers(a.dim);
   float* input = workspace;
-  float* powers = workspace + kFeatureRows * row;
+  float* exponents = workspace + kFeatureRows * row;
   copy_words<Widened<T>>(a.input.at<const T>(batch, head, first), a.input.row, rows, a.dim, input);
   const Vec::Reg factor = Vec::set(a.factor);
   for (int64_t i = 0; i < rows * row; i += Vec::width) {
@@ -30,15 +30,15 @@ void random_features(const FeatureArgs& a, int64_t task, float* workspace) noexc
   multiply<Widened<float>, false>({reinterpret_cast<const Word*>(input), row, 1}, rows,
                                   {a.directions, wide}, wide / Vec::width, a.dim,
                                   [=](int64_t i, int64_t lane, Vec::Reg sum) noexcept {
-                                    Vec::store(powers + i * wide + lane, sum);
+                                    Vec::store(exponents + i * wide + lane, sum);
                                   });
   const Factor natural(kLog2E);
   const int64_t number = (batch * a.heads + head) * a.length + first;
   T* to = static_cast<T*>(a.output) + number * a.count;
   for (int64_t i = 0; i < rows; ++i, to += a.count) {
-    const float* from = powers + i * wide;
+    const float* from = exponents + i * wide;
     Vec::Reg most = Vec::set(kMinusInfinity);
-    Vec::Reg whole = Vec::set(0.0F);  // NaN where a power is, which `max` may miss
+    Vec::Reg whole = Vec::set(0.0F);  // NaN where an exponent is, which `max` may miss
     int64_t f = 0;
     for (; f + Vec::width <= a.count; f += Vec::width) most = Vec::max(most, Vec::load(from + f));
     float peak = Vec::highest(most);
@@ -50,12 +50,14 @@ void random_features(const FeatureArgs& a, int64_t task, float* workspace) noexc
       whole = Vec::fma(x, Vec::set(0.0F), whole);
     }
     const float odd = Vec::sum(whole);
-    a.gain[number + i] = peak - Vec::sum(square) * 0.5F - a.log_norm + odd;
+    // A square beyond float's range would make a gain of -inf, which says that there is no key.
+    const float lost = Vec::sum(square) * 0.5F;
+    a.gain[number + i] = peak - lost - a.log_norm + (odd + lost * 0.0F);
     const Vec::Reg base = Vec::set(peak + odd);
     for (f = 0; f < a.count; f += Vec::width) {
       const int64_t left = smaller(a.count - f, Vec::width);
-      const Vec::Reg power = Vec::sub(Vec::load(from + f), base);
-      Vec::store_partial(to + f, Vec::add(exp2_below_zero(power, natural), Vec::set(a.least)),
+      const Vec::Reg exponent = Vec::sub(Vec::load(from + f), base);
+      Vec::store_partial(to + f, Vec::add(exp2_below_zero(exponent, natural), Vec::set(a.least)),
                          left);
     }
   }

@@ -1,12 +1,15 @@
 """Linear attention in a graph: in chunks and token by token, with gradients."""
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import headwise as hw
+from tests.support.budget import assert_within_budget
 from tests.support.linear import assert_near
 
 pytestmark = pytest.mark.slow
@@ -72,3 +75,86 @@ def test_an_exported_call() -> None:
     given = tuple(leaf.detach() for leaf in leaves(4))
     exported = torch.export.export(module, (*given, real)).module()
     assert_near(exported(*given, real), module(*given, real))
+
+
+class Carrying(nn.Module):
+    """A call that takes a state and returns one."""
+
+    def __init__(self, feature_map: object) -> None:
+        super().__init__()
+        self.feature_map = feature_map
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, state: hw.LinearState
+    ) -> tuple[Tensor, hw.LinearState]:
+        return tuple(  # type: ignore[return-value]
+            hw.linear_attend(
+                query, key, value, feature_map=self.feature_map, causal=True, state=state
+            )
+        )
+
+
+@pytest.mark.parametrize("kind", ["elu", "random"])
+def test_a_saved_graph_takes_and_returns_a_state(kind: str, tmp_path: Path) -> None:
+    query, key, value = (torch.randn(1, 2, 5, 4) for _ in range(3))
+    module = Carrying("elu" if kind == "elu" else hw.nn.RandomFeatures(8, 4))
+    state = hw.linear_attend(query, key, value, feature_map=module.feature_map).state
+    exported = torch.export.export(module, (query, key, value, state))
+    torch.export.save(exported, tmp_path / "graph.pt2")
+    loaded = torch.export.load(tmp_path / "graph.pt2").module()
+    output, after = loaded(query, key, value, state)
+    assert isinstance(after, hw.LinearState)
+    plain, exact = (
+        module(query, key, value, state),
+        module(
+            query.double(),
+            key.double(),
+            value.double(),
+            hw.LinearState(*(x.double() for x in state)),
+        ),
+    )
+    assert_within_budget(output, exact=exact[0], plain=plain[0], label="output")
+    # At the scale of the graph: that of the definition is as near as float32 holds it.
+    size = (after.log_scale.double() - exact[1].log_scale).exp()[..., None, None]
+    assert_within_budget(
+        after.sums * size.float(), exact=exact[1].sums, plain=plain[1].sums, label="state"
+    )
+
+
+@pytest.mark.parametrize("name", ["elu", "decay", "random", "float64"])
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_saved_layer(name: str, causal: bool, tmp_path: Path) -> None:
+    mechanism: Any = hw.nn.LinearAttention("elu", decay=0.9 if name == "decay" and causal else None)
+    if name == "random":
+        mechanism = hw.nn.RandomFeatures(8)
+    layer = hw.MultiHeadAttention(
+        16, 4, pattern=hw.Causal() if causal else None, mechanism=mechanism
+    ).eval()
+    x = torch.randn(1, 5, 16)
+    if name == "float64":
+        layer, x = layer.double(), x.double()
+    torch.export.save(torch.export.export(layer, (x,)), tmp_path / "graph.pt2")
+    found = torch.export.load(tmp_path / "graph.pt2").module()(x)
+    assert found.shape == x.shape
+    assert_within_budget(found, exact=layer.double()(x.double()), plain=found, label=name)
+
+
+def test_a_trained_decay_with_a_length_that_is_left_open() -> None:
+    class Fading(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.decay = nn.Parameter(torch.tensor([0.9, 0.99]))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return hw.linear_attend(
+                x, x, x, feature_map="elu", causal=True, decay=self.decay
+            ).output
+
+    module, x = Fading(), torch.randn(1, 2, 600, 4)
+    length = torch.export.Dim("length", min=2, max=4096)
+    exported = torch.export.export(module, (x,), dynamic_shapes=({2: length},)).module()
+    for tokens in (600, 300, 7):
+        given = x[:, :, :tokens]
+        wanted = module.double()(given.double())
+        plain = module.float()(given)
+        assert_within_budget(exported(given), exact=wanted, plain=plain, label=f"{tokens}")

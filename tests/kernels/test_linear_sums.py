@@ -7,12 +7,14 @@ import torch
 from hypothesis import given, settings
 from torch import Tensor
 
+import headwise as hw
 from headwise import _native
 from headwise.ops.linear import chunked, native
 from headwise.ops.linear.launch import Found, Given, launch
 from headwise.ops.linear.scales import causal_offset
 from headwise.ops.linear.state import LinearState, Sums
 from tests.support.budget import assert_same_bits, assert_within_budget
+from tests.support.linear import EVERY_FORM, WithGain
 from tests.support.linear_sums import Problem, drawn, problems
 from tests.support.paths import ISAS
 
@@ -161,3 +163,32 @@ def test_states_of_no_tokens_are_those_before() -> None:
     )
     assert_same_bits(found.state.sums, state.sums)
     assert found.values.shape == (1, 1, 0, 2)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("decay", [None, 0.5])
+def test_no_heads_have_a_gradient(causal: bool, decay: float | None) -> None:
+    leaves = [torch.randn(2, 0, 3, 4, requires_grad=True) for _ in range(3)]
+    rates = torch.ones(0, requires_grad=True) if causal and decay else None
+    found = hw.linear_attend(
+        *leaves, feature_map=WithGain(), causal=causal, decay=rates, backend="native"
+    )
+    (found.output.sum() + found.state.sums.sum()).backward()  # type: ignore[no-untyped-call]
+    assert all(x.grad is not None and x.grad.shape == x.shape for x in leaves)
+
+
+@pytest.mark.parametrize("form", EVERY_FORM)
+@pytest.mark.parametrize("causal", [True, False])
+def test_an_output_may_be_changed_in_place(form: str, causal: bool) -> None:
+    def gradients(changed: bool) -> tuple[Tensor, ...]:
+        torch.manual_seed(0)
+        leaves = [torch.randn(1, 2, 70, 4, requires_grad=True) for _ in range(3)]
+        output = hw.linear_attend(
+            *leaves, feature_map="elu", causal=causal, normalize=False, backend=form
+        ).output
+        if changed:
+            output += 1
+        return torch.autograd.grad(output.sum(), leaves)
+
+    for a, b in zip(gradients(True), gradients(False), strict=True):
+        assert_same_bits(a, b)

@@ -280,3 +280,14 @@ def test_transforms_and_second_derivatives() -> None:
     query, key, value = tensors((2, 2, 4, 3), (2, 1, 4, 3), (2, 1, 4, 2))
     by_sample = torch.vmap(ran, in_dims=(0, 0, 0, None))(query, key, value, decay)
     assert_near(by_sample, ran(query, key, value, decay))
+
+
+@pytest.mark.parametrize("form", EVERY_FORM)
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_token_whose_square_is_too_large_is_no_padding(form: str, causal: bool) -> None:
+    query, key, value = tensors(*[(1, 1, 9, 8)] * 3, dtype=torch.float32)
+    key[0, 0, 4] = 1e20
+    found = hw.linear_attend(
+        query, key, value, feature_map=hw.nn.RandomFeatures(16), causal=causal, backend=form
+    ).output
+    assert torch.equal(found.isnan().all(-1)[0, 0], torch.arange(9) >= (4 if causal else 0))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import headwise as hw
+from headwise.ops.linear.state import unscaled
 from tests.support.budget import assert_same_bits, assert_within_budget
 from tests.support.linear import (
     EVERY_FORM,
@@ -211,3 +212,30 @@ def test_more_queries_than_keys_see_the_state_first() -> None:
         )
         assert_near(found.output[:, :, :3], nothing.output)
     assert_same_bits(first.output, hw.linear_attend(query, key, value, **kept).output)
+
+
+@pytest.mark.parametrize("form", EVERY_FORM)
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("name", "normalize"), [("plain", False), ("other map", True)])
+def test_a_factor_of_a_state_counts_where_keys_have_none(
+    form: str, causal: bool, name: str, normalize: bool
+) -> None:
+    made = hw.nn.RandomFeatures(8, 8)
+    query, key, value = (torch.randn(1, 2, 40, 8) for _ in range(3))
+    carried = hw.linear_attend(query, 3 * key, value, feature_map=made).state
+    assert (carried.log_scale != 0).all()
+    found, wanted = (
+        hw.linear_attend(
+            query,
+            key,
+            value,
+            feature_map=made if name == "plain" else "elu",
+            normalize=normalize,
+            causal=causal,
+            state=state,
+            backend=form,
+        )
+        for state in (carried, unscaled(carried))
+    )
+    assert_same_bits(found.output, wanted.output)
+    assert not found.state.log_scale.any()

@@ -49,6 +49,7 @@ def assert_lowered(pattern: Pattern, setting: Setting) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(lowering, "_FEW_PAIRS", small)
             lowering.kept.clear()
+            lowering.kept_few.clear()
             found = lowered_mask(pattern, setting)
         assert torch.equal(found, wanted.expand(setting.batch, setting.heads, -1, -1))
 

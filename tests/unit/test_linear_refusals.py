@@ -53,13 +53,47 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "number": (
         {"normalize": 1},
         TypeError,
-        "linear_attend: normalize must be True or False, got 1",
+        "linear_attend: normalize must be True or False, got 1\n"
+        "  hint: normalize=True divides by the sum of the weights, False leaves sums as they are",
+    ),
+    "pattern as a flag": (
+        {"causal": hw.Causal()},
+        TypeError,
+        "linear_attend: causal must be True or False, got Causal()\n"
+        "  hint: causal=True hides later keys, as a layer's Causal(); padding goes into kv_mask",
+    ),
+    "eight bits": (
+        {name: x.to(torch.float8_e4m3fn) for name, x in (("query", Q), ("key", K), ("value", V))},
+        hw.DtypeError,
+        "linear_attend: query, key and value must be float16, bfloat16, float32 or float64",
+    ),
+    "mechanism as a map": (
+        {"feature_map": hw.nn.LinearAttention("elu")},
+        TypeError,
+        "linear_attend: feature_map must be a map of queries and keys, got the mechanism "
+        "LinearAttention\n  hint: a layer takes it as mechanism=LinearAttention(…)",
+    ),
+    "another mechanism": (
+        {"feature_map": hw.nn.LowRank(2, 8)},
+        TypeError,
+        "linear_attend: feature_map must be a map of queries and keys, got the mechanism LowRank",
+    ),
+    "mask of one sample": (
+        {"kv_mask": torch.ones(3, dtype=torch.bool)},
+        hw.PatternError,
+        "linear_attend: kv_mask must be (batch, kv_len), (2, 3) here, got (3,)",
+    ),
+    "mask for a batch of one": (
+        {"kv_mask": torch.ones(1, 3, dtype=torch.bool)},
+        hw.PatternError,
+        "linear_attend: kv_mask must be (batch, kv_len), (2, 3) here, got (1, 3)",
     ),
     "mask": (
         {"kv_mask": torch.ones(2, 4, dtype=torch.bool)},
         hw.PatternError,
         "linear_attend: kv_mask must be (batch, kv_len), (2, 3) here, got (2, 4)\n"
-        "  hint: True = real token; a mask over queries and keys is not for linear attention, "
+        "  hint: True = real token; kv_mask.expand(batch, -1) repeats one row; a mask "
+        "over queries and keys is not for linear attention, "
         "headwise.attend takes it as Dense(mask)",
     ),
     "numbers in a mask": (
@@ -179,8 +213,12 @@ def test_refusals(changed: dict[str, Any], kind: type[Exception], text: str) -> 
 def test_weights_name_themselves() -> None:
     with pytest.raises(ValueError, match=r"^linear_attention_weights: decay is for causal=True"):
         hw.linear_attention_weights(Q, K, feature_map="elu", decay=0.5)
-    with pytest.raises(IndexError, match=r"attention_weights: rows=3 is out of range for size 3"):
+    with pytest.raises(
+        IndexError, match=r"^linear_attention_weights: rows=3 is out of range for size 3"
+    ):
         hw.linear_attention_weights(Q, K, feature_map="elu", rows=[3])
+    with pytest.raises(TypeError, match=r"^linear_attention_weights: heads= takes integers"):
+        hw.linear_attention_weights(Q, K, feature_map="elu", heads=["all"])  # type: ignore[list-item]
 
 
 def test_a_state_goes_on_with_what_made_it() -> None:
@@ -195,3 +233,22 @@ def test_autocast_casts_as_attention_does() -> None:
         assert found.output.dtype == torch.bfloat16
         assert found.state.sums.dtype == torch.float32
         assert attended(state=found.state).output.dtype == torch.bfloat16
+
+
+def test_strict_mode_refuses_slow_forms() -> None:
+    wide = {"query": Q.double(), "key": K.double(), "value": V.double()}
+    step = {name: x[:, :, :1] for name, x in wide.items()}
+    with hw.strict():
+        for given, slow in ((wide, "chunked"), (step, "recurrent")):
+            with pytest.raises(hw.BackendRefused) as caught:
+                attended(**given)
+            assert str(caught.value).startswith(
+                "linear_attend: strict mode takes only the fast backend, 'native', and "
+                f"{slow!r} would be used\n  native: it computes float32, bfloat16 and float16"
+            )
+            assert attended(**given, backend=slow).output.dtype == torch.float64
+        with pytest.raises(hw.BackendRefused, match=r"native: a transform of torch\.func"):
+            torch.vmap(lambda q: attended(query=q).output)(Q.unsqueeze(0))
+        assert attended().output.dtype == torch.float32
+        with hw.strict(False):
+            assert attended(**wide).output.dtype == torch.float64

@@ -19,22 +19,22 @@ def absorbed(
     work, length = work_dtype(value), key.shape[-2]
     key, value = key.to(work), value.to(work)
     # In float64: logs grow with the length, and are subtracted from each other.
-    powers = None if log_gain is None else log_gain.double()
+    exponents = None if log_gain is None else log_gain.double()
     kept = None if state is None else state.log_scale.double()
     if log_decay is not None:
         left = torch.arange(length - 1, -1, -1, device=key.device, dtype=torch.float64)
         faded = log_decay.double().unsqueeze(-1) * left
-        powers = faded if powers is None else powers + faded
+        exponents = faded if exponents is None else exponents + faded
         kept = None if kept is None else kept + length * log_decay.double()
-    if log_gain is None or powers is None:
+    if log_gain is None or exponents is None:
         scale = torch.zeros(key.shape[:-2], dtype=work, device=key.device)
     else:
         scale = whole_scale(log_gain, log_decay, state)
         taken = without_nothing(scale).double()
-        powers = powers - taken.unsqueeze(-1)
+        exponents = exponents - taken.unsqueeze(-1)
         kept = None if kept is None else kept - taken
-    if powers is not None:
-        key = key * powers.to(work).exp().unsqueeze(-1)
+    if exponents is not None:
+        key = key * exponents.to(work).exp().unsqueeze(-1)
     sums, normaliser = key.transpose(-1, -2) @ value, key.sum(-2)
     if state is not None and kept is not None:
         share = kept.to(work).exp()

@@ -4,7 +4,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from torch import Tensor
+from torch.compiler import is_compiling
+from torch.utils._pytree import _register_namedtuple
 
+from headwise import _native, _strict
 from headwise._dims import Key, Query, Value
 from headwise._forks import alone_after_fork
 from headwise.errors import BackendRefused
@@ -13,6 +16,7 @@ from headwise.ops.linear.call import LinearCall
 from headwise.ops.linear.settle import Asked, settle
 from headwise.ops.linear.settle_state import restored
 from headwise.ops.linear.state import LinearState
+from headwise.ops.softmax.slow import refuse_slow
 
 
 class _Form(NamedTuple):
@@ -36,6 +40,10 @@ class LinearAttended(NamedTuple):
 
     output: Tensor
     state: LinearState
+
+
+# As for the state: a saved graph may return one.
+_register_namedtuple(LinearAttended, serialized_type_name="headwise.ops.LinearAttended")
 
 
 def linear_attend(
@@ -70,31 +78,37 @@ def linear_attend(
             works on the last dimension.
         causal: Whether later keys are hidden. The last query stands beside the last key; with more
             queries than keys the first ones see the state alone.
-        kv_mask: (batch, kv_len), ``True`` = real token, padding on any side. Padded keys are in no
-            sum, and NaN in them stays out; the tokens still count as steps of ``decay``.
+        kv_mask: (batch, kv_len), (kv_len,) for one sample, ``True`` = real token, padding on any
+            side. Padded keys are in no sum, and NaN in them stays out; the tokens still count as
+            steps of ``decay``.
         decay: What is left of a token one step later, above 0 and at most 1: a number, or one for
-            each key/value head, (kv_heads,), with a gradient. Only where ``causal``.
+            each key/value head, (kv_heads,), with a gradient. Only where ``causal``. Numbers in a
+            tensor cannot be checked while a call is compiled, exported, or under ``torch.func``:
+            hold them in range there. In a compiled or exported call its gradient is rounded more
+            coarsely the longer the call is; a plain call counts 256 tokens at a time.
         normalize: Whether to divide by the sum of the weights.
         state: The state that an earlier call returned; its tokens stand right before the first of
             this one. Gradients flow through it.
         backend: ``"native"`` (the compiled kernel, on the CPU), ``"chunked"`` (plain PyTorch on any
             device, with derivatives of any order), ``"recurrent"`` (token by token) and
             ``"reference"`` (weights spelled out) run or refuse; ``"auto"`` takes the fastest that
-            does not refuse.
+            does not refuse. On the CPU that is slow where it is not ``"native"``, and an error in
+            strict mode (``headwise.strict``).
 
     Returns:
         ``LinearAttended(output, state)``: (batch…, q_heads, q_len, value_dim) in the dtype of
         ``query``, summed in float32 or wider; and the state after the last key. A query whose
-        weights sum to 0 gets zeros, one that sees no key among them. A row that sees a number that
-        is not finite gets NaN.
+        weights sum to 0 gets zeros: one that sees no key, and one whose weights are all smaller
+        than the sums' dtype holds. A row that sees a number that is not finite gets NaN.
 
     Raises:
         ShapeError: Sizes or head counts that do not fit; nothing is broadcast.
         DtypeError: Different or unsuitable dtypes or devices.
         PatternError: A ``kv_mask`` that does not fit.
         ValueError: A decay out of range or without ``causal``, an unknown name.
-        BackendRefused: A named backend that will not take the call, with every reason.
-        TypeError: A feature map or state that is none.
+        BackendRefused: A named backend that will not take the call, or a slow form in strict mode,
+            with every reason.
+        TypeError: A feature map or state that is none, a flag that is no truth value.
 
     Example:
         >>> import torch, headwise as hw
@@ -118,6 +132,10 @@ def _run(caller: str, call: LinearCall, backend: str) -> tuple[Tensor, LinearSta
         raise ValueError(f"{caller}: unknown backend {backend!r}\n  hint: choose one of {names}")
     if backend == "auto":
         backend = _fastest(call)
+        if backend != "native" and call.query.is_cpu and _strict.here:
+            raise refuse_slow(caller, "native", backend, native.refusals(call))
+        if _native.kernels is None and not is_compiling():
+            _native.warn_once()
     elif backend == "reference":
         return reference.run(call)
     elif reasons := _FORMS[backend].refusals(call):

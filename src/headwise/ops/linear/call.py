@@ -1,9 +1,7 @@
 """One call of linear attention, checked and with its features taken."""
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from headwise.ops.linear.state import LinearState
@@ -23,7 +21,7 @@ class LinearCall(NamedTuple):
         log_decay: (kv_heads,) in float32 or wider; ``None`` = 0.
         causal: Whether later keys are hidden.
         normalize: Whether weights are divided by their sum.
-        state: All tokens before.
+        state: All tokens before. Its ``log_scale`` is 0 where ``log_gain`` is ``None``.
     """
 
     query: Tensor
@@ -40,11 +38,6 @@ class LinearCall(NamedTuple):
         """Query heads that read one key/value head."""
         kv_heads = self.key.shape[1]
         return self.query.shape[1] // kv_heads if kv_heads else 0
-
-    def own_precision(self) -> AbstractContextManager[object]:
-        """Keep autocast out of the sums."""
-        device = self.query.device.type
-        return nullcontext() if device == "meta" else torch.autocast(device, enabled=False)
 
 
 def divided(values: Tensor, divisor: Tensor) -> Tensor:

@@ -18,8 +18,8 @@ class Factors(NamedTuple):
             later keys.
         from_state: (batch, kv_heads, chunks, length), from the state before a chunk to its rows.
         to_end: (batch, kv_heads, chunks, length), from a key to the state behind its chunk.
-        between: Log of what is left of a state when one of the following chunks ends, as a matter
-            of their distance and their scales; ``None`` = 0.
+        between: What says how much is left of a state when one of the following chunks ends, by
+            their distance and their scales; ``None`` = all of it.
     """
 
     inside: Tensor | None
@@ -43,15 +43,15 @@ class Between(NamedTuple):
 
     def kept(self, step: int) -> Tensor:
         """Return what is left of each state ``step`` chunks later, (batch, kv_heads, …)."""
-        powers: Tensor | None = None
+        exponents: Tensor | None = None
         if self.log_decay is not None:
-            powers = self.log_decay.unsqueeze(-1) * (self.ends[step:] - self.ends[:-step])
-            powers = powers.unsqueeze(0)
+            exponents = self.log_decay.unsqueeze(-1) * (self.ends[step:] - self.ends[:-step])
+            exponents = exponents.unsqueeze(0)
         if self.scales is not None:
             change = self.scales[..., :-step] - without_nothing(self.scales[..., step:])
-            powers = change if powers is None else powers + change
-        assert powers is not None
-        return powers.exp()
+            exponents = change if exponents is None else exponents + change
+        assert exponents is not None
+        return exponents.exp()
 
 
 def cut(tensor: Tensor, length: int, fill: float = 0.0) -> Tensor:
@@ -129,5 +129,5 @@ def summed(states: Tensor, factors: Factors) -> Tensor:
     return states
 
 
-def _plus(powers: Tensor, more: Tensor | None) -> Tensor:
-    return powers if more is None else powers + more
+def _plus(exponents: Tensor, more: Tensor | None) -> Tensor:
+    return exponents if more is None else exponents + more

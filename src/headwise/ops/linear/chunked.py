@@ -10,7 +10,7 @@ from torch import Tensor
 from headwise.ops.linear.absorb import absorbed
 from headwise.ops.linear.chunk_factors import cut, factors_of, summed
 from headwise.ops.linear.scales import row_scales
-from headwise.ops.linear.state import LinearState, Sums, empty_state, unscaled, work_dtype
+from headwise.ops.linear.state import LinearState, Sums, empty_state, work_dtype
 
 # Rows of a chunk, whatever the call.
 CHUNK = 128
@@ -53,7 +53,6 @@ def _causal(
     factors = factors_of(log_gain, offset, log_decay, state, rows, length)
 
     before = empty_state(key, value, has_gain=log_gain is not None) if state is None else state
-    before = before if log_gain is not None else unscaled(before)
     parts = _times(told, factors.to_end).transpose(-1, -2) @ brought
     states = summed(torch.cat([_joined(before).unsqueeze(2), parts], 2), factors)
     later = torch.ones(length, length, dtype=torch.bool, device=key.device).triu(1)

@@ -6,28 +6,51 @@ With ``G`` for the gradients of values and total side by side, and ``V`` for val
 - a key's that over the queries that see it of ``(V_j · G_i) query_i``,
 - a value's that over the same queries of ``(key_j · query_i) d_values_i``,
 
-each pair with the weight it has forward. Powers, and the scales of states, are constants: they
+each pair with the weight it has forward. Exponents, and the scales of states, are constants: they
 cancel. The state that the last two begin with is the gradient of the state after.
 """
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from headwise.ops.linear.launch import Found, Given
+from headwise.ops.linear.scales import NOTHING, without_nothing
 
 Sums: TypeAlias = Callable[[Given, bool, bool], Found]
 
 _QUERY, _KEY, _VALUE, _DECAY, _SUMS, _NORMALISER = 0, 1, 2, 5, 6, 7
-_NOTHING = float("-inf")
+
+
+class Kept(NamedTuple):
+    """What a derivative needs of the results of its call: no values and totals.
+
+    A user may change an output in place, so none is kept that nobody reads.
+
+    Attributes:
+        sums: The state after the last key where the decay wants a gradient, else ``None``.
+        normaliser: Likewise.
+        log_scale: That of the state.
+    """
+
+    sums: Tensor | None
+    normaliser: Tensor | None
+    log_scale: Tensor
+
+
+def kept(found: Found, needed: Sequence[bool]) -> Kept:
+    """Return what is to be kept of the results for the gradients that may be asked for."""
+    if needed[_DECAY]:
+        return Kept(found.sums, found.normaliser, found.log_scale)
+    return Kept(None, None, found.log_scale)
 
 
 def derive(
     run: Sums,
     given: Given,
-    found: Found,
+    found: Kept,
     wanted: Found,
     needed: Sequence[bool],
     causal: bool,
@@ -38,7 +61,7 @@ def derive(
     Args:
         run: Computes sums, with a derivative of its own where one may be wanted.
         given: The tensors of the call.
-        found: What it computed.
+        found: What was kept of what it computed.
         wanted: The gradients of that; the last one is not looked at.
         needed: Which gradients are wanted.
         causal: As in the call.
@@ -69,19 +92,18 @@ class _Asked:
         self,
         run: Sums,
         given: Given,
-        found: Found,
+        found: Kept,
         wanted: Found,
         causal: bool,
         backwards: bool,
     ) -> None:
         self.run, self.given, self.found, self.wanted = run, given, found, wanted
         self.causal, self.backwards = causal, backwards
-        d_values = wanted.values
+        d_values, d_total = wanted.values, wanted.total
         if d_values is None:
-            d_values = torch.zeros_like(found.values)
-        d_total = wanted.total
+            d_values = self._zeros(*given.query.shape[:3], given.value.shape[3])
         if d_total is None and wanted.normaliser is not None:
-            d_total = torch.zeros_like(found.total)
+            d_total = self._zeros(*given.query.shape[:3])
         value = given.value.float()
         self.d_values = d_values
         self.has_total = d_total is not None
@@ -89,8 +111,8 @@ class _Asked:
         self.inner = value if d_total is None else _beside(value, value.new_ones(value.shape[:-1]))
         self.offset = given.offset
         if not causal and given.offset is None and given.gain is not None:
-            scale = _without_nothing(-found.log_scale)
-            scale = scale.repeat_interleave(given.query.shape[1] // given.kv_heads, 1)
+            scale = -without_nothing(found.log_scale)
+            scale = scale.repeat_interleave(given.query.shape[1] // max(given.kv_heads, 1), 1)
             self.offset = scale.unsqueeze(-1).expand(given.query.shape[:3])
 
     def of_query(self) -> Tensor:
@@ -111,10 +133,13 @@ class _Asked:
         d_sums, d_normaliser = self.wanted.sums, self.wanted.normaliser
         state: tuple[Tensor | None, ...] = (None, None, None)
         if d_sums is not None or d_normaliser is not None:
-            whole = torch.zeros_like(self.found.sums) if d_sums is None else d_sums
+            batch, width = given.query.shape[0], given.key.shape[3]
+            whole, last = d_sums, d_normaliser
+            if whole is None:
+                whole = self._zeros(batch, given.kv_heads, width, given.value.shape[3])
             if self.has_total:
-                last = self.found.normaliser
-                last = torch.zeros_like(last) if d_normaliser is None else d_normaliser
+                if last is None:
+                    last = self._zeros(batch, given.kv_heads, width)
                 whole = _beside(whole, last)
             state = (*_turned(whole * self._one(-1)), self._scale_behind())
         asked = Given(
@@ -123,10 +148,10 @@ class _Asked:
         found = self.run(asked, self.causal, not self.backwards)
         if given.sums is None or given.log_scale is None:
             return found.values, None, None
-        power = found.log_scale + given.log_scale
+        exponent = found.log_scale + given.log_scale
         if given.log_decay is not None:
-            power = power + given.log_decay.detach()
-        before = found.sums.transpose(-1, -2) * power.exp()[..., None, None] * self._one(1)
+            exponent = exponent + given.log_decay.detach()
+        before = found.sums.transpose(-1, -2) * exponent.exp()[..., None, None] * self._one(1)
         if not self.has_total:
             return found.values, before, None
         return found.values, before[..., :-1], before[..., -1]
@@ -138,7 +163,7 @@ class _Asked:
         if self.wanted.sums is not None:
             state = (
                 self.wanted.sums * self._one(-1),
-                torch.zeros_like(self.found.normaliser),
+                self.wanted.sums.new_zeros(self.wanted.sums.shape[:-1]),
                 self._scale_behind(),
             )
         asked = Given(
@@ -168,7 +193,8 @@ class _Asked:
 
         def counted(tensor: Tensor, gradient: Tensor) -> Tensor:
             each = (tensor.double() * gradient.double()).sum(-1) * place
-            return each.view(each.shape[0], heads, each.shape[1] // heads, length).sum((0, 2, 3))
+            group = each.shape[1] // max(heads, 1)
+            return each.view(each.shape[0], heads, group, length).sum((0, 2, 3))
 
         whole = counted(given.query, d_query) - counted(given.key, d_key)
         for part, gradient, weight in (
@@ -182,6 +208,9 @@ class _Asked:
                 whole = whole + weight * product.transpose(0, 1).flatten(1).sum(-1)
         return whole.float()
 
+    def _zeros(self, *shape: int) -> Tensor:
+        return self.given.query.new_zeros(shape, dtype=torch.float32)
+
     def _one(self, steps: int) -> Tensor | float:
         """Return 1 for every head, with the derivative of some steps of its decay."""
         log_decay = self.given.log_decay
@@ -190,11 +219,11 @@ class _Asked:
         return (steps * (log_decay - log_decay.detach())).exp()[:, None, None]
 
     def _scale_behind(self) -> Tensor:
-        """Return the power of the state after, seen from one step behind the last key."""
-        power = -self.found.log_scale
+        """Return the exponent of the state after, seen from one step behind the last key."""
+        exponent = -self.found.log_scale
         if self.given.log_decay is not None:
-            power = power - self.given.log_decay.detach()
-        return power.masked_fill(self.found.log_scale == _NOTHING, _NOTHING)
+            exponent = exponent - self.given.log_decay.detach()
+        return exponent.masked_fill(self.found.log_scale == NOTHING, NOTHING)
 
 
 def _beside(wide: Tensor, column: Tensor) -> Tensor:
@@ -205,7 +234,3 @@ def _turned(sums: Tensor) -> tuple[Tensor, Tensor]:
     """Return a state whose features and values have changed places, with an empty normaliser."""
     sums = sums.transpose(-1, -2)
     return sums, sums.new_zeros(sums.shape[:-1])
-
-
-def _without_nothing(power: Tensor) -> Tensor:
-    return power.masked_fill(power == -_NOTHING, 0.0)

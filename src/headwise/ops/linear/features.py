@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from torch import Tensor, nn
+from typing_extensions import override
 
 from headwise._checks import refuse_dtypes, refuse_shapes
 
@@ -40,6 +41,14 @@ class FeatureMap(Protocol):
         ...
 
 
+@runtime_checkable
+class _Mechanism(Protocol):
+    """What a layer may be made with, see ``headwise.nn.Mechanism``; told by its methods."""
+
+    def cost(self, *sizes: int, **named: int) -> object: ...
+    def reference(self, call: object) -> Tensor: ...
+
+
 class _Named:
     """A map of one line, known by a name."""
 
@@ -48,6 +57,10 @@ class _Named:
 
     def features(self, x: Tensor, *, is_query: bool, normalize: bool) -> Features:
         return Features(self.rule(x))
+
+    def asked_by(self, caller: str) -> "_Named":
+        """Return the map that names its caller where it refuses."""
+        return self
 
     def __repr__(self) -> str:
         return f"<feature map {self.name!r}>"
@@ -60,6 +73,11 @@ class _Identity(_Named):
         super().__init__("identity", lambda x: x)
         self.caller = caller
 
+    @override
+    def asked_by(self, caller: str) -> "_Named":
+        return _Identity(caller)
+
+    @override
     def features(self, x: Tensor, *, is_query: bool, normalize: bool) -> Features:
         if normalize:
             raise ValueError(
@@ -111,7 +129,7 @@ def _elu(x: Tensor) -> Tensor:
     return x.clamp(max=0.0).exp() + x.relu()
 
 
-NAMED: dict[str, FeatureMap] = {
+NAMED: dict[str, _Named] = {
     "elu": _Named("elu", _elu),
     "relu": _Named("relu", lambda x: x.relu()),
     "squared_relu": _Named("squared_relu", lambda x: x.relu().square()),
@@ -144,6 +162,13 @@ def as_feature_map(given: object, caller: str) -> FeatureMap:
     # A submodule that happens to be called `features` makes no map of the module around it.
     if isinstance(given, FeatureMap) and not isinstance(given.features, nn.Module):
         return given
+    if isinstance(given, _Mechanism):
+        name = type(given).__name__
+        raise TypeError(
+            f"{caller}: feature_map must be a map of queries and keys, got the mechanism {name}\n"
+            f"  hint: a layer takes it as mechanism={name}(…); here pass what makes features, such "
+            "as 'elu' or headwise.nn.RandomFeatures(count)"
+        )
     if callable(given):
         return _Applied(given, caller)
     raise TypeError(
@@ -154,7 +179,7 @@ def as_feature_map(given: object, caller: str) -> FeatureMap:
 
 def _by_name(name: str, caller: str) -> FeatureMap:
     if name in NAMED:
-        return _Identity(caller) if name == "identity" else NAMED[name]
+        return NAMED[name].asked_by(caller)
     hint = f"the names are {_names()}; random features are headwise.nn.RandomFeatures(count)"
     if name.lower() in _RANDOM:
         hint = "pass headwise.nn.RandomFeatures(count), an object: its random numbers are kept"

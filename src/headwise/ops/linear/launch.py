@@ -9,18 +9,22 @@ from headwise.ops.softmax.launch import dense_rows, kernels
 
 
 class Given(NamedTuple):
-    """The tensors of a call. Heads of queries or of keys are those of the state times a group.
+    """The tensors of a call.
+
+    Queries read what keys and values write. A derivative changes the roles: for the gradient of a
+    key, the queries write and the keys read. So the side with more heads is now the one and now
+    the other, a group of them to each head of the state, and the state has the smaller number.
 
     Attributes:
         query: (batch, readers, q_len, features).
         key: (batch, writers, kv_len, features).
         value: (batch, writers, kv_len, value_dim).
-        gain: (batch, writers, kv_len) float32, a power of every key; ``None`` = 0.
-        offset: (batch, readers, q_len) float32, a power of every query; ``None`` = 0.
-        log_decay: (kv_heads,) float32, the power of a step; ``None`` = 0.
+        gain: (batch, writers, kv_len) float32, an exponent of every key; ``None`` = 0.
+        offset: (batch, readers, q_len) float32, an exponent of every query; ``None`` = 0.
+        log_decay: (kv_heads,) float32, the exponent of a step; ``None`` = 0.
         sums: (batch, kv_heads, features, value_dim) float32, the state; ``None`` = nothing.
         normaliser: (batch, kv_heads, features) float32.
-        log_scale: (batch, kv_heads) float32, the power that the state is to be multiplied by.
+        log_scale: (batch, kv_heads) float32, the exponent that the state is to be multiplied by.
     """
 
     query: Tensor

@@ -7,20 +7,22 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.autograd import Function, forward_ad
+from torch.compiler import is_compiling
 from typing_extensions import override
 
 from headwise import _native
 from headwise._forks import alone_after_fork
 from headwise.ops.linear import operators
 from headwise.ops.linear.call import LinearCall
-from headwise.ops.linear.derivative import derive
+from headwise.ops.linear.derivative import Kept, derive, kept
 from headwise.ops.linear.launch import Found, Given, launch
 from headwise.ops.linear.state import LinearState, Sums
 from headwise.ops.watchers import is_transformed, is_watched
 from headwise.patterns.content import PLAIN
 
 # Tokens over which the gradient of a decay is counted at once: each side of a pair is counted by
-# itself, and what cancels between them grows with the length.
+# itself, and what cancels between them grows with the length. A graph is one node whatever the
+# length, which it may leave open, and takes the roundings.
 _COUNTED = 256
 
 _COMPUTED = (torch.float32, torch.bfloat16, torch.float16)
@@ -68,7 +70,8 @@ def linear_sums(
     before = (None, None, None) if state is None else state
     given = Given(query, key, value, log_gain, offset, log_decay, *before)
     counted = log_decay is not None and log_decay.requires_grad and torch.is_grad_enabled()
-    return _in_parts(given) if counted and key.shape[2] > _COUNTED else _sums(given, causal)
+    in_parts = counted and not is_compiling() and key.shape[2] > _COUNTED
+    return _in_parts(given) if in_parts else _sums(given, causal)
 
 
 def _sums(given: Given, causal: bool) -> Sums:
@@ -83,7 +86,9 @@ def _in_parts(given: Given) -> Sums:
     for start in range(0, given.key.shape[2], _COUNTED):
         part = slice(start, start + _COUNTED)
         query, key, value = (tensor[:, :, part] for tensor in given[:3])
-        gain, offset = (None if power is None else power[:, :, part] for power in given[3:5])
+        gain, offset = (
+            None if exponent is None else exponent[:, :, part] for exponent in given[3:5]
+        )
         cut = Given(query, key, value, gain, offset, given.log_decay, *state)
         parts.append(_sums(cut, True))
         state = parts[-1].state
@@ -113,7 +118,7 @@ class _LinearSums(Function):
         ctx.set_materialize_grads(False)
         ctx.rules = inputs[9:]
         ctx.mark_non_differentiable(found.log_scale)
-        ctx.save_for_backward(*inputs[:9], *found)
+        ctx.save_for_backward(*inputs[:9], *kept(found, ctx.needs_input_grad))
         return tuple(found)
 
     @staticmethod
@@ -121,7 +126,7 @@ class _LinearSums(Function):
     @alone_after_fork
     def backward(ctx: Any, *wanted: Tensor | None) -> tuple[Any, ...]:
         saved, count = ctx.saved_tensors, len(Given._fields)
-        given, found = Given(*saved[:count]), Found(*saved[count:])
+        given, found = Given(*saved[:count]), Kept(*saved[count:])
         needed = ctx.needs_input_grad[:count]
         gradients = derive(_run, given, found, Found(*wanted), needed, *ctx.rules)  # type: ignore[arg-type]
         return (*gradients, None, None)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.library import Library
 
-from headwise.ops.linear.derivative import derive
+from headwise.ops.linear.derivative import Kept, derive, kept
 from headwise.ops.linear.launch import Found, Given, launch, sized
 
 _SCHEMA = (
@@ -40,12 +40,12 @@ def _keep(ctx: Context, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> 
     ctx.set_materialize_grads(False)
     ctx.rules = inputs[9:]
     ctx.mark_non_differentiable(output[4])
-    ctx.save_for_backward(*inputs[:9], *output)
+    ctx.save_for_backward(*inputs[:9], *kept(Found(*output), ctx.needs_input_grad))
 
 
 def _derive(ctx: Context, *wanted: Tensor | None) -> tuple[Any, ...]:
     saved, count = ctx.saved_tensors, len(Given._fields)
-    given, found = Given(*saved[:count]), Found(*saved[count:])
+    given, found = Given(*saved[:count]), Kept(*saved[count:])
     needed = ctx.needs_input_grad[:count]
     gradients = derive(linear_sums, given, found, Found(*wanted), needed, *ctx.rules)  # type: ignore[arg-type]
     return (*gradients, None, None)

@@ -1,8 +1,6 @@
 """Positive random features: the arithmetic of FAVOR+ over given directions."""
 
-from contextlib import AbstractContextManager, nullcontext
 from math import log, sqrt
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,6 +8,7 @@ from torch.nn import functional
 
 from headwise.ops.linear import exponentials
 from headwise.ops.linear.features import Features
+from headwise.ops.linear.precision import without_autocast
 
 KERNELS = ("softmax", "hyperbolic", "relu")
 
@@ -44,7 +43,7 @@ def positive_features(
         return Features(values) if is_query else Features(values, gain)
     wide = torch.promote_types(x.dtype, torch.float32)
     count = directions.shape[0] * (2 if kernel == "hyperbolic" else 1)
-    with _without_autocast(x):
+    with without_autocast(x):
         y = x.to(wide) * sqrt(scale)
         along = functional.linear(y, directions.to(wide))
         if kernel == "relu":
@@ -60,14 +59,12 @@ def positive_features(
         peak = along.detach().amax(-1)
         # 0 with the gradient of `lost`, whose own size goes into the gain.
         slope = lost - lost.detach()
-        return Features(_exponentials(along, peak + slope, x.dtype), peak - lost.detach())
+        # NaN where the square is beyond the dtype's range: -inf would say that there is no key.
+        gain = peak - lost.detach() + slope.detach()
+        return Features(_exponentials(along, peak + slope, x.dtype), gain)
 
 
-def _exponentials(powers: Tensor, taken: Tensor, dtype: torch.dtype) -> Tensor:
+def _exponentials(exponents: Tensor, taken: Tensor, dtype: torch.dtype) -> Tensor:
     """Return exponentials in a dtype, none of them 0; ``taken`` is subtracted before."""
-    values, least = powers.sub_(taken.unsqueeze(-1)).exp_(), LEAST.get(dtype, LEAST_OTHERWISE)
+    values, least = exponents.sub_(taken.unsqueeze(-1)).exp_(), LEAST.get(dtype, LEAST_OTHERWISE)
     return (values + least if torch.is_grad_enabled() else values.add_(least)).to(dtype)
-
-
-def _without_autocast(x: Tensor) -> AbstractContextManager[Any]:
-    return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from headwise.ops.linear.absorb import absorbed
 from headwise.ops.linear.scales import row_scales, whole_scale, without_nothing
-from headwise.ops.linear.state import LinearState, Sums, empty_state, unscaled, work_dtype
+from headwise.ops.linear.state import LinearState, Sums, empty_state, work_dtype
 
 
 def linear_sums(
@@ -26,11 +26,9 @@ def linear_sums(
         state = absorbed(key, value, log_gain=log_gain, log_decay=log_decay, state=state)
     state = empty_state(key, value, has_gain=log_gain is not None) if state is None else state
     scales: Tensor | None = None
-    if log_gain is None:
-        state = unscaled(state)
-    elif causal and offset is not None:
+    if log_gain is not None and causal and offset is not None:
         scales = row_scales(offset, log_gain, state)
-    else:
+    elif log_gain is not None:
         end = whole_scale(log_gain, log_decay, state)
         scales = end.unsqueeze(-1).expand_as(log_gain)
     group = query.shape[1] // kv_heads if kv_heads else 0

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from headwise.ops.linear.call import LinearCall, divided
+from headwise.ops.linear.precision import without_autocast
+from headwise.ops.linear.scales import NOTHING, without_nothing
 from headwise.ops.linear.state import LinearState, work_dtype
-
-_HIDDEN = float("-inf")
 
 
 class _Spelled(NamedTuple):
@@ -26,7 +26,7 @@ class _Spelled(NamedTuple):
 
 def run(call: LinearCall) -> tuple[Tensor, LinearState]:
     """Return the output, (batch, q_heads, q_len, value_dim), and the state after the last key."""
-    with call.own_precision():
+    with without_autocast(call.query):
         found = _spelled(call, None, None)
         value = _per_head(call, call.value.to(found.weights.dtype))
         output = found.weights @ _finite(value)
@@ -41,7 +41,7 @@ def run(call: LinearCall) -> tuple[Tensor, LinearState]:
 
 def weights(call: LinearCall, rows: list[int] | None, heads: list[int] | None) -> Tensor:
     """Return what every value is multiplied by, for chosen rows and heads of a call."""
-    with call.own_precision():
+    with without_autocast(call.query):
         found = _spelled(call, rows, heads)
         shares = divided(found.weights, found.divisor) if call.normalize else found.weights
         return shares.masked_fill(found.lost, float("nan"))
@@ -62,13 +62,13 @@ def _spelled(call: LinearCall, rows: list[int] | None, heads: list[int] | None) 
     place = place[which]
     sees = _sees(call, place)
     gains, decay, before = _numbers(call)
-    powers = gains.unsqueeze(-2) + decay[:, None, None] * (place.unsqueeze(-1) - key_place)
-    powers = powers.masked_fill(~sees, _HIDDEN)
+    exponents = gains.unsqueeze(-2) + decay[:, None, None] * (place.unsqueeze(-1) - key_place)
+    exponents = exponents.masked_fill(~sees, NOTHING)
     behind = (before.unsqueeze(-1) + decay.unsqueeze(-1) * (place + 1)).unsqueeze(-1)
     top = torch.zeros_like(behind)
     if call.log_gain is not None:
-        top = _visible(torch.cat([powers, behind], -1).detach().amax(-1, keepdim=True))
-    shares, share = (_per_head(call, (each - top).exp())[:, chosen] for each in (powers, behind))
+        top = without_nothing(torch.cat([exponents, behind], -1).detach().amax(-1, keepdim=True))
+    shares, share = (_per_head(call, (each - top).exp())[:, chosen] for each in (exponents, behind))
 
     products = _finite(query) @ _finite(key).transpose(-1, -2)
     found = products.masked_fill(~sees, 0.0) * shares
@@ -86,13 +86,13 @@ def _state(call: LinearCall) -> LinearState:
     gains, decay, before = _numbers(call)
     length, kv_len = max(call.query.shape[2], call.key.shape[2]), call.key.shape[2]
     left = torch.arange(kv_len - 1, -1, -1, device=call.key.device)
-    powers = torch.cat(
+    exponents = torch.cat(
         [gains + decay.unsqueeze(-1) * left, (before + decay * length).unsqueeze(-1)], -1
     )
     scale = torch.zeros_like(before)
     if call.log_gain is not None:
-        scale = powers.detach().amax(-1)
-    shares = (powers - _visible(scale).unsqueeze(-1)).exp()
+        scale = exponents.detach().amax(-1)
+    shares = (exponents - without_nothing(scale).unsqueeze(-1)).exp()
     key = call.key.to(shares.dtype) * shares[..., :-1, None]
     sums, normaliser = key.transpose(-1, -2) @ call.value.to(shares.dtype), key.sum(-2)
     if call.state is not None:
@@ -106,12 +106,12 @@ def _numbers(call: LinearCall) -> tuple[Tensor, Tensor, Tensor]:
     work = work_dtype(call.value)
     gains = call.key.new_zeros(call.key.shape[:-1], dtype=work)
     if call.log_gain is not None:
-        gains = call.log_gain.masked_fill(_odd(call), _HIDDEN)
+        gains = call.log_gain.masked_fill(_odd(call), NOTHING)
     decay = call.log_decay
     if decay is None:
         decay = call.key.new_zeros(call.key.shape[1], dtype=work)
     if call.state is None:
-        return gains, decay, gains.new_full(gains.shape[:-1], _HIDDEN)
+        return gains, decay, gains.new_full(gains.shape[:-1], NOTHING)
     return gains, decay, call.state.log_scale
 
 
@@ -142,8 +142,3 @@ def _per_head(call: LinearCall, tensor: Tensor) -> Tensor:
 
 def _finite(numbers: Tensor) -> Tensor:
     return numbers.masked_fill(~numbers.isfinite(), 0.0)
-
-
-def _visible(powers: Tensor) -> Tensor:
-    """Return powers with 0 in place of ``-inf``, to be subtracted."""
-    return powers.masked_fill(powers == _HIDDEN, 0.0)

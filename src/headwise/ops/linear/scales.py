@@ -24,16 +24,16 @@ def causal_offset(log_gain: Tensor, log_decay: Tensor | None, state: LinearState
         log_decay: (kv_heads,).
         state: Stands right before the first row.
     """
-    powers, behind = log_gain.double(), None if state is None else state.log_scale.double()
+    exponents, behind = log_gain.double(), None if state is None else state.log_scale.double()
     faded = None if log_decay is None else _faded(log_decay, log_gain.shape[-1])
     if faded is not None:
-        powers = powers - faded
+        exponents = exponents - faded
     if log_gain.shape[-1]:
-        powers = powers.cummax(-1).values
+        exponents = exponents.cummax(-1).values
     if behind is not None:
         behind = behind if log_decay is None else behind + log_decay.double()
-        powers = powers.maximum(behind.unsqueeze(-1))
-    return -without_nothing(powers if faded is None else powers + faded).to(log_gain.dtype)
+        exponents = exponents.maximum(behind.unsqueeze(-1))
+    return -without_nothing(exponents if faded is None else exponents + faded).to(log_gain.dtype)
 
 
 @torch.no_grad()
@@ -56,13 +56,13 @@ def whole_scale(log_gain: Tensor, log_decay: Tensor | None, state: LinearState |
     It is ``-inf`` where nothing was seen.
     """
     length = log_gain.shape[-1]
-    powers = log_gain.double()
+    exponents = log_gain.double()
     behind = log_gain.new_full(log_gain.shape[:-1], NOTHING) if state is None else state.log_scale
     behind = behind.double()
     if log_decay is not None:
-        powers = powers + _faded(log_decay, length).flip(-1)
+        exponents = exponents + _faded(log_decay, length).flip(-1)
         behind = behind + length * log_decay.double()
-    found = behind.maximum(powers.amax(-1)) if length else behind
+    found = behind.maximum(exponents.amax(-1)) if length else behind
     return found.to(log_gain.dtype)
 
 

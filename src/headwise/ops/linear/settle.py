@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from headwise._checks import refuse_shapes
+from headwise._checks import refuse_dtypes, refuse_shapes
 from headwise._forks import alone_after_fork
 from headwise.errors import DtypeError, PatternError
 from headwise.ops.given_tensors import as_autocast, as_one_batch, check_tensors, fit_together
@@ -29,6 +29,14 @@ class Asked(NamedTuple):
     state: LinearState | None
 
 
+_FLAGS = {
+    "causal": "causal=True hides later keys, as a layer's Causal(); padding goes into kv_mask",
+    "normalize": "normalize=True divides by the sum of the weights, False leaves sums as they are",
+}
+
+_COMPUTED = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
 @alone_after_fork
 def settle(caller: str, query: Tensor, key: Tensor, value: Tensor, asked: Asked) -> LinearCall:
     """Return the call with four dimensions and features in place of queries and keys.
@@ -41,14 +49,22 @@ def settle(caller: str, query: Tensor, key: Tensor, value: Tensor, asked: Asked)
     for name, flag in (("causal", asked.causal), ("normalize", asked.normalize)):
         if not isinstance(flag, bool):
             raise TypeError(
-                f"{caller}: {name} must be True or False, got {flag!r}\n"
-                "  hint: which keys are padding is said by kv_mask"
+                f"{caller}: {name} must be True or False, got {flag!r}\n  hint: {_FLAGS[name]}"
             )
     feature_map = as_feature_map(asked.feature_map, caller)
     if torch._C._is_any_autocast_enabled():
         query, key, value = as_autocast(query), as_autocast(key), as_autocast(value)
     if not fit_together(query, key, value):
         check_tensors(caller, query, key, value)
+    if value.dtype not in _COMPUTED:
+        raise refuse_dtypes(
+            caller,
+            "query, key and value must be float16, bfloat16, float32 or float64",
+            "convert them with .to(torch.bfloat16)",
+            query=query,
+            key=key,
+            value=value,
+        )
     padded = None if asked.kv_mask is None else _padding(caller, asked.kv_mask, key)
     log_decay = settle_decay(caller, asked.decay, asked.causal, key)
     lead = key.shape[:-3]
@@ -76,7 +92,7 @@ def settle(caller: str, query: Tensor, key: Tensor, value: Tensor, asked: Asked)
         log_gain = None if log_gain is None else log_gain.masked_fill(padded[:, None], NOTHING)
     state = asked.state
     if state is not None:
-        state = settle_state(caller, state, features, value, lead)
+        state = settle_state(caller, state, Features(features, log_gain), value, lead)
     return LinearCall(
         asks.values, features, value, log_gain, log_decay, asked.causal, asked.normalize, state
     )
@@ -129,17 +145,16 @@ def _features(
 
 
 def _padding(caller: str, kv_mask: Tensor, key: Tensor) -> Tensor:
-    """Return which keys are padding, (batch or 1, kv_len)."""
+    """Return which keys are padding, (batch, kv_len); leading dimensions may have been joined."""
     real = as_mask(f"{caller}, kv_mask", kv_mask).to(key.device)
     lead, kv_len = key.shape[:-3], key.shape[-2]
     samples = lead.numel()
-    if real.shape == (*lead, kv_len):
+    if real.shape in ((*lead, kv_len), (samples, kv_len)):
         return ~real.reshape(samples, kv_len)
-    if real.ndim in (1, 2) and real.shape[-1] == kv_len and real.shape[:-1].numel() in (1, samples):
-        return ~real.reshape(-1, kv_len)
     raise PatternError(
         f"{caller}: kv_mask must be (batch, kv_len), {(samples, kv_len)} here, "
         f"got {tuple(real.shape)}\n"
-        "  hint: True = real token; a mask over queries and keys is not for linear attention, "
+        "  hint: True = real token; kv_mask.expand(batch, -1) repeats one row; "
+        "a mask over queries and keys is not for linear attention, "
         "headwise.attend takes it as Dense(mask)"
     )

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from headwise._checks import refuse_dtypes, refuse_shapes
+from headwise.ops.linear.looks import can_be_looked_at
 from headwise.ops.linear.state import work_dtype
-from headwise.ops.watchers import is_transformed, is_watched
 
 
 def check_decay_number(caller: str, decay: object) -> None:
@@ -52,8 +52,7 @@ def settle_decay(
             key=key,
             decay=decay,
         )
-    known = not (is_watched(decay) or is_transformed() or decay.is_meta)
-    if known and not bool(((decay > 0) & (decay <= 1)).all()):
+    if can_be_looked_at(decay) and not bool(((decay > 0) & (decay <= 1)).all()):
         raise _refuse_decay(caller, str(decay.detach().tolist()))
     return decay.to(work).log().expand(kv_heads)
 

@@ -4,18 +4,23 @@ import torch
 from torch import Tensor
 
 from headwise._checks import refuse_dtypes, refuse_shapes
-from headwise.ops.linear.state import LinearState, work_dtype
+from headwise.ops.linear.features import Features
+from headwise.ops.linear.looks import can_be_looked_at
+from headwise.ops.linear.state import LinearState, unscaled, work_dtype
 
 
 def settle_state(
-    caller: str, state: LinearState, features: Tensor, value: Tensor, lead: torch.Size
+    caller: str, state: LinearState, features: Features, value: Tensor, lead: torch.Size
 ) -> LinearState:
     """Return a state with one batch dimension, or refuse it.
+
+    Where the features of the keys have no gain, no factor is taken out of the state either: it may
+    come from a call that had gains, and the sums of this one have no place for its factor.
 
     Args:
         caller: Who asks.
         state: As it was given.
-        features: (batch, kv_heads, kv_len, features) of the keys.
+        features: Those of the keys, (batch, kv_heads, kv_len, features).
         value: (batch, kv_heads, kv_len, value_dim).
         lead: The leading dimensions of the call as it was given.
     """
@@ -24,7 +29,7 @@ def settle_state(
             f"{caller}: state must be a LinearState, got {type(state).__name__}\n"
             "  hint: pass the state of the result of the call before"
         )
-    heads, width = (*lead, value.shape[1]), features.shape[-1]
+    heads, width = (*lead, value.shape[1]), features.values.shape[-1]
     wanted = ((*heads, width, value.shape[-1]), (*heads, width), heads)
     if tuple(tuple(part.shape) for part in state) != wanted:
         raise refuse_shapes(
@@ -48,7 +53,12 @@ def settle_state(
         )
     batch = lead.numel()
     sums, normaliser, log_scale = (part.reshape(batch, *part.shape[len(lead) :]) for part in state)
-    return LinearState(sums, normaliser, log_scale.detach())
+    settled = LinearState(sums, normaliser, log_scale.detach())
+    if features.log_gain is not None:
+        return settled
+    if value.is_cpu and can_be_looked_at(*settled) and not bool(settled.log_scale.any()):
+        return settled
+    return unscaled(settled)
 
 
 def restored(state: LinearState, lead: torch.Size) -> LinearState:

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import _register_namedtuple
 
 
 class LinearState(NamedTuple):
@@ -11,6 +12,8 @@ class LinearState(NamedTuple):
 
     The sums are those of ``sums`` and ``normaliser`` times ``exp(log_scale)``. They are float32,
     and float64 for float64 inputs.
+
+    It goes with a module through ``torch.export``, as an input or a result.
 
     Attributes:
         sums: (batch…, kv_heads, features, value_dim), sum of features times values.
@@ -22,6 +25,12 @@ class LinearState(NamedTuple):
     sums: Tensor
     normaliser: Tensor
     log_scale: Tensor
+
+
+# A graph that takes or returns one can be saved only if it has a name, and is loaded with its
+# example inputs, among which it must be known to hold nothing but tensors.
+_register_namedtuple(LinearState, serialized_type_name="headwise.ops.LinearState")
+torch.serialization.add_safe_globals([LinearState])
 
 
 class Sums(NamedTuple):

@@ -10,22 +10,23 @@ where ``offset`` belongs to the row:
 - ``offset`` (batch, kv_heads, q_len), see ``scales``; ``None`` without gains, and where not
   ``causal``: every row then has the factor of the state that is returned.
 - ``log_decay`` (kv_heads,) or ``None`` for 0.
-- ``state`` before the first row, or ``None``.
+- ``state`` before the first row, or ``None``. Without gains its ``log_scale`` is 0, which
+  ``settle_state`` sees to: a form need not look at it then.
 """
 
 from typing import Protocol, runtime_checkable
 
-import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from headwise.ops.linear import not_finite
 from headwise.ops.linear.absorb import absorbed
 from headwise.ops.linear.call import LinearCall, divided
+from headwise.ops.linear.looks import can_be_looked_at
+from headwise.ops.linear.precision import without_autocast
 from headwise.ops.linear.scales import NOTHING, causal_offset
 from headwise.ops.linear.state import LinearState, Sums
 from headwise.ops.softmax.weights import is_finite
-from headwise.ops.watchers import is_transformed, is_watched
 
 
 @runtime_checkable
@@ -54,8 +55,10 @@ def run(call: LinearCall, form: Form) -> tuple[Tensor, LinearState]:
     A key or value that is not finite leaves its mark in the state, whoever sees it, so the usual
     call is told from its results; one that cannot be looked at takes the careful way.
     """
-    with call.own_precision():
-        if _can_be_looked_at(call):
+    with without_autocast(call.query):
+        # Elsewhere than on the CPU a look would wait for the device.
+        seen = (call.query, call.key, call.value, call.log_gain)
+        if call.query.is_cpu and can_be_looked_at(*seen):
             found = _sums(call, form)
             if _looks_finite(found):
                 return _output(call, found), found.state
@@ -108,13 +111,6 @@ def _sums(call: LinearCall, form: Form) -> Sums:
         state=state,
         causal=True,
     )
-
-
-def _can_be_looked_at(call: LinearCall) -> bool:
-    tracing = is_transformed() or torch._C._get_tracing_state() is not None
-    if tracing or is_watched(call.query, call.key, call.value, call.log_gain):
-        return False
-    return call.query.is_cpu
 
 
 def _looks_finite(found: Sums) -> bool:

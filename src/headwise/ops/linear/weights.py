@@ -8,6 +8,8 @@ from headwise.ops.linear import reference
 from headwise.ops.linear.settle import Asked, settle
 from headwise.ops.softmax.selection import Selection, pick
 
+_CALLER = "linear_attention_weights"
+
 
 def linear_attention_weights(  # noqa: PLR0913 (those of linear_attend)
     query: Query,
@@ -43,7 +45,16 @@ def linear_attention_weights(  # noqa: PLR0913 (those of linear_attend)
         IndexError: A row or head that does not exist; otherwise as ``linear_attend``.
     """
     asked = Asked(feature_map, causal, kv_mask, decay, normalize, None)
-    call = settle("linear_attention_weights", query, key, key, asked)
-    chosen = pick("rows", rows, query.shape[-2]), pick("heads", heads, query.shape[-3])
+    call = settle(_CALLER, query, key, key, asked)
+    chosen = _picked("rows", rows, query.shape[-2]), _picked("heads", heads, query.shape[-3])
     found = alone_after_fork(reference.weights)(call, *chosen).to(query.dtype)
     return found if query.ndim == 4 else found.reshape(*query.shape[:-3], *found.shape[1:])
+
+
+def _picked(name: str, selection: Selection, size: int) -> list[int] | None:
+    """Return chosen indices as ``attention_weights`` does, and name this caller in a refusal."""
+    try:
+        return pick(name, selection, size)
+    except (IndexError, TypeError) as refused:
+        text = str(refused).removeprefix("attention_weights")
+        raise type(refused)(f"{_CALLER}{text}") from None
