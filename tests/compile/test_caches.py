@@ -1,4 +1,4 @@
-"""Caches under ``torch.compile``: one graph where room is plain, and the same numbers everywhere."""
+"""Caches under ``torch.compile``: the numbers of eager, in one graph where room is plain."""
 
 import gc
 from collections.abc import Callable

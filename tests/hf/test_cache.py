@@ -127,3 +127,39 @@ def test_layers_that_are_no_attention_are_refused() -> None:
     config = Qwen3NextConfig(num_hidden_layers=2, layer_types=["linear_attention"] * 2)
     with pytest.raises(CacheError, match="got linear_attention"):
         hf.Cache(config)
+
+
+def test_samples_that_there_are_not() -> None:
+    cache = _filled()
+    with pytest.raises(CacheError, match=r"indices must name samples 0 to 1, got \[2\]"):
+        cache.batch_select_indices(torch.tensor([2]))
+    assert cache.layers[0].keys.shape[0] == 2
+
+
+def test_a_model_is_no_configuration() -> None:
+    with pytest.raises(TypeError, match=r"config must be a configuration, got Linear"):
+        hf.Cache(torch.nn.Linear(1, 1))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("call", ["crop", "reorder", "reset"])
+def test_a_failure_in_one_store_changes_none(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny("gemma2").config.get_text_config()
+    cache = hf.Cache(config, window="model")
+    for layer in range(config.num_hidden_layers):
+        cache.update(*torch.randn(2, 2, 1, 3, 8), layer)
+    stores = list(cache.stores)
+    assert len(stores) > 1
+
+    def failing(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stores[-1], call, failing)
+    calls = {
+        "crop": lambda: cache.crop(-1),
+        "reorder": lambda: cache.reorder_cache(torch.tensor([0])),
+        "reset": cache.reset,
+    }
+    with pytest.raises(KeyboardInterrupt):
+        calls[call]()
+    for layer in range(config.num_hidden_layers):
+        assert cache.stores.of(layer).lengths(layer).tolist() == [3, 3]

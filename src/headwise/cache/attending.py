@@ -59,7 +59,7 @@ def attend_held(
     extras = extras._replace(q_offset=q_offset)
     calls = [
         _call(query, part, held, pattern, extras, kv_offset)
-        for part in held.parts(each(sub, q_offset, kv_offset))
+        for part in held.parts(each(sub, q_offset, kv_offset), kv_offset)
     ]
     if len(calls) == 1:
         output = attend_stored(query, *calls[0], backend)

@@ -1,8 +1,11 @@
 """What the parts of a file must agree in before a cache is made of them."""
 
+import json
+from hashlib import sha256
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from headwise._checks import is_int
 from headwise.cache.kinds import Kind
@@ -20,6 +23,26 @@ def counts_of(said: Any, batch: int) -> RowCounts:  # noqa: ANN401
     if any(not is_int(count) or count < 0 for count in counts):
         raise ValueError(f"counts of tokens {counts}")
     return gathered(counts)
+
+
+def number_of(name: str) -> int:
+    """Return the number of a layer; raise ``ValueError`` for a name that is none."""
+    if not name.isdecimal() or str(int(name)) != name:
+        raise ValueError(f"a layer {name!r}")
+    return int(name)
+
+
+def check_names(what: str, said: dict[str, Any], wanted: set[str]) -> None:
+    """Raise ``ValueError`` for a part of a description that says more or less than it should."""
+    if set(said) != wanted:
+        raise ValueError(f"a {what} of {sorted(said)} where {sorted(wanted)} are said")
+
+
+def sum_of(described: str, tensors: dict[str, Tensor]) -> str:
+    """Return a sum over a description, and over names, dtypes and shapes of the tensors."""
+    kinds = {name: (str(each.dtype), list(each.shape)) for name, each in tensors.items()}
+    whole = json.dumps([described, kinds], sort_keys=True)
+    return sha256(whole.encode()).hexdigest()
 
 
 def length_of_state(said: Any) -> int | None:  # noqa: ANN401
@@ -48,6 +71,8 @@ def check_rows(rows: Tensors, given: Given, kind: Kind) -> None:
 
 def check_counts(counts: dict[str, RowCounts], rows: Tensors, given: Given, kind: Kind) -> None:
     """Raise ``ValueError`` for counts that do not tell which tokens the tensors hold."""
+    more = set() if kind.window is None else {"starts", "reached"}
+    check_names("count", counts, {"lengths"} | more)
     lengths, tokens = listed(counts["lengths"], given.batch or 1), rows[0].shape[2]
     ends = lengths
     if kind.window is not None:

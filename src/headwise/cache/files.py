@@ -10,18 +10,32 @@ from uuid import uuid4
 import torch
 from torch import Tensor
 
-from headwise.cache.file_checks import check_counts, check_rows, counts_of, length_of_state
+from headwise.cache.file_checks import (
+    check_counts,
+    check_names,
+    check_rows,
+    counts_of,
+    length_of_state,
+    number_of,
+    sum_of,
+)
 from headwise.cache.kinds import Kind, check_kind
+from headwise.cache.limits import check_rows_of_state
 from headwise.cache.nest_forms import built, form_of
 from headwise.cache.pool import PagePool
 from headwise.cache.row_formats import Tensors
-from headwise.cache.states import LayerState, tensors_of
+from headwise.cache.states import LayerState, check_nest, tensors_of
 from headwise.cache.storage import Given, Storage
 from headwise.errors import CacheError
 
-_FORMAT, _VERSION = "headwise.KVCache", "1"
-# What reading raises where a description and its tensors do not fit.
-_MISFITS = (LookupError, ValueError, TypeError, AttributeError, ImportError, StopIteration)
+_FORMAT, _VERSION = "headwise.KVCache", "2"
+# Files of version 1 have no sum over their description.
+_READ = ("1", _VERSION)
+# What reading raises where a description and its tensors do not fit, or ask for absurd memory.
+_MISFITS = (
+    *(LookupError, ValueError, TypeError, AttributeError),
+    *(ArithmeticError, RuntimeError, MemoryError),
+)
 
 
 class Contents(NamedTuple):
@@ -51,9 +65,20 @@ def save(
     for number, state in states.items():
         said["states"][number] = {"form": form_of(state.nest), "length": state.length}
         tensors |= _numbered(f"states.{number}", tensors_of(state.nest))
-    metadata = {"format": _FORMAT, "version": _VERSION, "cache": json.dumps(said)}
+    described = json.dumps(said)
+    metadata = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "cache": described,
+        "sum": sum_of(described, tensors),
+    }
     # What a link names is written, not the link.
     target = Path(fspath(path)).resolve()
+    if not target.parent.is_dir():
+        raise FileNotFoundError(
+            f"KVCache.save: there is no folder {str(target.parent)!r} for {target.name!r}\n"
+            "  hint: make it before, as with pathlib.Path.mkdir(parents=True)"
+        )
     written = target.with_name(f"{target.name}.{uuid4().hex}")
     written.touch(exist_ok=False)  # with the permissions that the umask leaves
     try:
@@ -75,21 +100,31 @@ def load(path: str | PathLike[str], pool: PagePool | None, device: torch.device 
         raise FileNotFoundError(f"KVCache.load: there is no file {str(target)!r}")
     try:
         with safe_open(target, "pt", device=str(device)) as file:
-            said = _said(target, file.metadata() or {})
+            metadata = file.metadata() or {}
+            _check_version(target, metadata)
             tensors = {name: file.get_tensor(name) for name in list(file.keys())}
-        return _contents(said, tensors, pool)
+        return _contents(_said(metadata, tensors), tensors, pool)
+    except CacheError:
+        raise
     except SafetensorError as wrong:
         raise _refusal(target, f"be a whole safetensors file, and reading says: {wrong}") from None
     except _MISFITS as wrong:
         raise _refusal(target, f"describe its tensors, and does not: {wrong!r}") from wrong
 
 
-def _said(path: Path, metadata: dict[str, str]) -> dict[str, Any]:
+def _check_version(path: Path, metadata: dict[str, str]) -> None:
     if metadata.get("format") != _FORMAT:
         raise _refusal(path, f"be a cache, got the format {metadata.get('format')!r}")
-    if metadata.get("version") != _VERSION:
-        raise _refusal(path, f"be of version {_VERSION}, got {metadata.get('version')!r}")
-    found: dict[str, Any] = json.loads(metadata["cache"])
+    if metadata.get("version") not in _READ:
+        raise _refusal(path, f"be of version {' or '.join(_READ)}, got {metadata.get('version')!r}")
+
+
+def _said(metadata: dict[str, str], tensors: dict[str, Tensor]) -> dict[str, Any]:
+    described = metadata["cache"]
+    if metadata["version"] == _VERSION and metadata["sum"] != sum_of(described, tensors):
+        raise ValueError("a description that has changed since it was written")
+    found: dict[str, Any] = json.loads(described)
+    check_names("description", found, {"kind", "layers", "states"})
     return found
 
 
@@ -97,22 +132,34 @@ def _contents(said: dict[str, Any], tensors: dict[str, Tensor], pool: PagePool |
     kind = _kind(said["kind"], pool)
     layers: dict[int, Storage] = {}
     for name, layer in said["layers"].items():
+        check_names(f"layer {name}", layer, {"given", "counts"})
         given = _given(layer["given"], tensors[f"layers.{name}.0"].device)
-        counts = {key: counts_of(count, given.batch) for key, count in layer["counts"].items()}
         rows = _taken(f"layers.{name}", tensors)
         check_rows(rows, given, kind)
+        counts = {key: counts_of(count, given.batch) for key, count in layer["counts"].items()}
         check_counts(counts, rows, given, kind)
         storage = kind.made()
         storage.fill(given, rows, counts)
-        layers[int(name)] = storage
-    states = {
-        int(name): LayerState(
-            built(state["form"], iter(_taken(f"states.{name}", tensors))),
-            length_of_state(state["length"]),
-        )
-        for name, state in said["states"].items()
-    }
+        layers[number_of(name)] = storage
+    states = {}
+    for name, state in said["states"].items():
+        number = number_of(name)
+        states[number] = _state(name, state, tensors)
+        beside = None if number not in layers else layers[number].given
+        check_rows_of_state(number, states[number].nest, None if beside is None else beside.batch)
+    if tensors:
+        raise ValueError(f"tensors that nothing describes: {', '.join(sorted(tensors))}")
     return Contents(kind, layers, states)
+
+
+def _state(name: str, said: dict[str, Any], tensors: dict[str, Tensor]) -> LayerState:
+    check_names(f"state {name}", said, {"form", "length"})
+    taken = iter(_taken(f"states.{name}", tensors))
+    nest = built(said["form"], taken)
+    if next(taken, None) is not None:
+        raise ValueError(f"more tensors than state {name} has")
+    check_nest(nest)
+    return LayerState(nest, length_of_state(said["length"]))
 
 
 def _kind_said(kind: Kind) -> dict[str, Any]:
@@ -131,6 +178,7 @@ def _kind(said: dict[str, Any], pool: PagePool | None) -> Kind:
     if page is not None and pool is None:
         pool = PagePool(page=page)
     found = None if dtype is None else getattr(torch, dtype)
+    check_names("kind", said, set(Kind._fields))
     return check_kind(Kind(**(said | {"dtype": found, "pool": pool})))
 
 
@@ -153,9 +201,10 @@ def _numbered(name: str, tensors: Tensors | list[Tensor]) -> dict[str, Tensor]:
 
 
 def _taken(name: str, tensors: dict[str, Tensor]) -> Tensors:
+    """Take the tensors of a layer or a state out of those of a file."""
     found: list[Tensor] = []
     while f"{name}.{len(found)}" in tensors:
-        found.append(tensors[f"{name}.{len(found)}"])
+        found.append(tensors.pop(f"{name}.{len(found)}"))
     return tuple(found)
 
 

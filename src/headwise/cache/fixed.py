@@ -1,5 +1,6 @@
 """Storage for one layer that is allocated once and never moves."""
 
+from collections.abc import Callable
 from copy import copy
 
 from torch import Tensor
@@ -28,7 +29,10 @@ class FixedStorage(FromStart):
                 f"{tokens - self.length} more were given\n"
                 "  hint: build the cache with a larger capacity, or without one so that it grows"
             )
-        return room_like(rows, self._capacity) if self._room is None else self._room
+        room = self._room
+        if room is None or (self.given is None and not _fits(rows, room.tensors)):
+            return room_like(rows, self._capacity)
+        return room
 
     @override
     def _joined(self, fresh: Tensors, counts: RowCounts, tokens: int) -> Tensors:
@@ -36,7 +40,27 @@ class FixedStorage(FromStart):
 
     @override
     def forget(self) -> None:
-        self.crop(0)
+        """Keep the room for tokens of the same kind; those of another get room of their own."""
+        self.lengths, self.given = 0, None
+
+    @override
+    def kept(self) -> Callable[[], None]:
+        state = self.state
+        return lambda: self.restore(state)
+
+    @override
+    def kept_whole(self) -> Callable[[], None]:
+        """Return what writes the tokens back, for ``reorder`` writes over them."""
+        if self.given is None:
+            return self.kept()
+        state, tokens = self.state, [stored.clone() for stored in self._filled()]
+
+        def bring_back() -> None:
+            self.restore(state)
+            for stored, before in zip(self._filled(), tokens, strict=True):
+                stored.copy_(before)
+
+        return bring_back
 
     @override
     def check_rows(self, rows: int) -> None:
@@ -48,7 +72,7 @@ class FixedStorage(FromStart):
 
     @override
     def reorder(self, index: Tensor) -> None:
-        if self._room is None:
+        if self.given is None:
             return
         for stored in self._filled():
             stored.copy_(stored.index_select(0, index.to(stored.device)))
@@ -61,3 +85,12 @@ class FixedStorage(FromStart):
         if self._room is not None:
             twin._room = copied(self._room.tensors)
         return twin
+
+
+def _fits(rows: Tensors, room: Tensors) -> bool:
+    """Say whether new tokens are of the kind that a room was made for."""
+    return len(rows) == len(room) and all(
+        (new.shape[:2], new.shape[3:], new.dtype, new.device)
+        == (old.shape[:2], old.shape[3:], old.dtype, old.device)
+        for new, old in zip(rows, room, strict=True)
+    )

@@ -12,6 +12,7 @@ from headwise.cache.row_formats import Tensors, as_stored
 from headwise.cache.storage import Given, Held, Part
 from headwise.errors import CacheError
 from headwise.ops import StoredKeys
+from headwise.patterns import Pattern
 
 
 class Layout(NamedTuple):
@@ -69,7 +70,7 @@ class HeldWindow(Held):
         self._shown = each(max, shown, layout.keep_first)
 
     @override
-    def parts(self, first_query: RowCounts) -> list[Part]:
+    def parts(self, first_query: RowCounts, kv_offset: RowCounts) -> list[Part]:
         """Return the tokens that the window lets queries see, and those kept for good.
 
         Which tokens these are, and in which parts, follows from positions alone where rows are
@@ -85,13 +86,15 @@ class HeldWindow(Held):
         else:
             first = 0 if starts == keep_first else starts
         if first == 0 and starts == keep_first:
-            return [self._part(0, self._layout.end, 0, keep_first)]
+            rule = window_of(self._window, keep_first, self._layout.end, kv_offset)
+            return [self._part(0, self._layout.end, 0, rule)]
         place = self._layout.places(first)
-        tail = self._part(place if isinstance(place, int) else keep_first, self._layout.end, first)
+        near = window_of(self._window, 0, 0, 0)
+        start = place if isinstance(place, int) else keep_first
+        tail = self._part(start, self._layout.end, first, near)
         return [Part(as_stored(self._layout.cut(0, keep_first))), tail] if keep_first else [tail]
 
-    def _part(self, start: int, end: int, first: RowCounts, keep_first: int = 0) -> Part:
-        rule = window_of(self._window, keep_first, end - start)
+    def _part(self, start: int, end: int, first: RowCounts, rule: Pattern) -> Part:
         return Part(as_stored(self._layout.cut(start, end)), first, rule)
 
     def _check_left(self, first: RowCounts, first_query: RowCounts) -> None:

@@ -24,8 +24,9 @@ from headwise.cache.limits import (
 from headwise.cache.pool import PagePool
 from headwise.cache.row_counts import appended_counts, as_tensor
 from headwise.cache.slots import Slots
-from headwise.cache.states import Nest, States, check_nest
+from headwise.cache.states import Nest, check_nest
 from headwise.cache.storage import Stored
+from headwise.cache.undo import Claimed
 from headwise.errors import CacheError
 from headwise.ops.softmax.settle import Extras
 from headwise.ops.softmax.settle_bias import Bias
@@ -77,10 +78,6 @@ class KVCache(Layers):
         pool: PagePool | None = None,
     ) -> None:
         super().__init__(check_kind(Kind(capacity, window, keep_first, rollback, dtype, pool)))
-        self.capacity = capacity
-        self.window = window
-        self.dtype = dtype
-        self.pool = pool
 
     def attend(
         self,
@@ -89,7 +86,7 @@ class KVCache(Layers):
         value: Value | None = None,
         pattern: Pattern | None = _CAUSAL,
         *,
-        layer: int = 0,
+        layer: int | None = None,
         q_lengths: Sequence[int] | Tensor | None = None,
         bias: Bias | None = None,
         scale: float | None = None,
@@ -111,7 +108,7 @@ class KVCache(Layers):
             pattern: Which pairs may meet; positions count from the start of the cache. A mask
                 spelled out covers all keys, those in the cache included, and those that a window
                 has dropped.
-            layer: Which layer of the model this is.
+            layer: Which layer of the model this is; ``None`` = 0, unless a module stores there.
             q_lengths: How many of the new tokens are real in each row, (batch,); the others, to
                 the right, are neither stored nor seen, and their queries give zeros. Rows then
                 differ in length. ``None`` = all are real.
@@ -133,7 +130,7 @@ class KVCache(Layers):
                 would see tokens a window has dropped; otherwise as ``attend``. The cache then is
                 as it was.
         """
-        check_layer("KVCache.attend", layer)
+        layer = self._by_number("KVCache.attend", layer)
         check_tokens(query, key, value, has_lengths=q_lengths is not None)
         if key is None and pattern is _CAUSAL:
             pattern = None
@@ -154,7 +151,7 @@ class KVCache(Layers):
         key: Key,
         value: Value,
         *,
-        layer: int = 0,
+        layer: int | None = None,
         q_lengths: Sequence[int] | Tensor | None = None,
     ) -> Stored:
         """Store further tokens of a layer; return what their queries may see, as ``stored`` does.
@@ -165,20 +162,20 @@ class KVCache(Layers):
         Raises:
             CacheError: As ``attend``; nothing is stored then.
         """
-        check_layer("KVCache.append", layer)
+        layer = self._by_number("KVCache.append", layer)
         with self._undone_on_failure(layer):
             return self._append(key, value, layer, q_lengths, tracked=False).stored()
 
     @contextmanager
     def appended(
-        self, key: Key, value: Value, *, layer: int = 0, tracked: bool = False
+        self, key: Key, value: Value, *, layer: int | None = None, tracked: bool = False
     ) -> Iterator[Stored]:
         """Store further tokens for a block of code, and take them back where that fails.
 
         Args:
             key: New keys, (batch, kv_heads, new, head_dim).
             value: New values, (batch, kv_heads, new, value_dim).
-            layer: Which layer of the model this is.
+            layer: As in ``attend``.
             tracked: Whether autograd will keep what is stored for a backward pass.
 
         Yields:
@@ -187,7 +184,7 @@ class KVCache(Layers):
         Raises:
             CacheError: As ``attend``, or a window, which does not hold all; nothing is stored then.
         """
-        check_layer("KVCache.appended", layer)
+        layer = self._by_number("KVCache.appended", layer)
         if self.window is not None:
             raise CacheError(
                 "KVCache.appended: the block must see all tokens, and a window of "
@@ -211,6 +208,9 @@ class KVCache(Layers):
     def slot(self, module: object, layer: int | None = None) -> int:
         """Return the layer that ``module`` stores in, giving it one where it has none.
 
+        A module at several depths, its weights shared, must name a ``layer`` for each: in one
+        alone the tokens of all depths would stand behind each other.
+
         Raises:
             CacheError: The layer asked for belongs to another module.
         """
@@ -228,8 +228,7 @@ class KVCache(Layers):
             check_layer("KVCache.peek", layer)
         return self._slots.find(module, layer, self._used)
 
-    @contextmanager
-    def claimed(self, module: object, layer: int | None = None) -> Iterator[int]:
+    def claimed(self, module: object, layer: int | None = None) -> Claimed:
         """Give ``module`` its layer for a block of code, as ``slot`` does, and yield its number.
 
         Where the block fails, by an interrupt too, the layer's tokens, its state and its owner are
@@ -239,11 +238,11 @@ class KVCache(Layers):
             CacheError: As ``slot``.
         """
         number = self.peek(module, layer)
-        with self._slots.undone_on_failure(number), self._undone_on_failure(number):
-            yield self.slot(module, number)
+        return Claimed(self._layers, self._states.layers, number, slots=self._slots, owner=module)
 
     def length(self, layer: int = 0) -> int:
         """Return how many tokens the longest row of a layer has had; 0 for one never used."""
+        check_layer("KVCache.length", layer)
         stored = self._layers[layer].length if layer in self._layers else 0
         state = self._states.layers.get(layer)
         return stored if state is None else max(stored, state.length or 0)
@@ -253,6 +252,7 @@ class KVCache(Layers):
 
         A layer that was never used has no rows.
         """
+        check_layer("KVCache.lengths", layer)
         storage = self._layers.get(layer)
         if storage is not None and storage.given is not None:
             return as_tensor(storage.lengths, storage.given.batch)
@@ -263,6 +263,7 @@ class KVCache(Layers):
 
     def state(self, layer: int = 0) -> Nest:
         """Return what a mechanism keeps beside keys and values; ``None`` where there is nothing."""
+        check_layer("KVCache.state", layer)
         found = self._states.layers.get(layer)
         return None if found is None else found.nest
 
@@ -283,7 +284,9 @@ class KVCache(Layers):
         self._states.put(layer, state, length, None if given is None else given.batch)
 
     def crop(self, length: int, *, layers: Iterable[int] | None = None) -> None:
-        """Keep the first ``length`` tokens of every row, 0 = none; a shorter row keeps all.
+        """Keep the first ``length`` tokens of every row, 0 = none.
+
+        A row that is no longer than that keeps all: rows and layers differ in length.
 
         Args:
             length: How many tokens to keep.
@@ -300,15 +303,16 @@ class KVCache(Layers):
         storages = [self._layers[number] for number in chosen if number in self._layers]
         for storage in storages:
             storage.check_crop(length)
-        for storage in storages:
-            storage.crop(length)
+        with self._all_or_none():
+            for storage in storages:
+                storage.crop(length)
 
     def reorder(self, index: Tensor) -> None:
         """Let row ``i`` of every layer become what row ``index[i]`` was, states included.
 
         Args:
             index: (batch,) integers. With a fixed capacity the batch size stays as it is. Pages
-                are shared, not copied.
+                are shared, not copied. Until all layers are done what was there is kept, too.
 
         Raises:
             CacheError: Indices that name no row, or none at all; layers of different batches;
@@ -318,9 +322,10 @@ class KVCache(Layers):
         check_index(index, batches | self._states.rows())
         for storage in self._layers.values():
             storage.check_rows(index.numel())
-        for storage in self._layers.values():
-            storage.reorder(index.long())
-        self._states.reorder(index.long())
+        with self._all_or_none(rewritten=True):
+            for storage in self._layers.values():
+                storage.reorder(index.long())
+            self._states.reorder(index.long())
 
     def fork(self) -> "KVCache":
         """Return a cache with the same tokens that goes on by itself.
@@ -339,19 +344,12 @@ class KVCache(Layers):
         """Forget all tokens and states; modules keep their layers.
 
         Growing room and pages are given back, and the next call may bring another batch; fixed
-        room stays where it is, for the same batch.
+        room stays where it is for the same batch, and another one gets new room.
         """
-        self._states = States()
-        for storage in self._layers.values():
-            storage.forget()
-
-    @property
-    def nbytes(self) -> int:
-        """Memory held by all layers, the room not yet filled included, in bytes.
-
-        Of a pool it counts the pages of this cache. What is shared with a fork counts in both.
-        """
-        return self._states.nbytes + sum(storage.nbytes for storage in self._layers.values())
+        with self._all_or_none():
+            self._states.layers = {}
+            for storage in self._layers.values():
+                storage.forget()
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write all tokens and states to a file in the safetensors format.
@@ -391,6 +389,10 @@ class KVCache(Layers):
         twin = self.fork()
         twin._slots = deepcopy(self._slots, memo)
         return twin
+
+    def __copy__(self) -> "KVCache":
+        """Fork, for two names of the same layers would be no copy."""
+        return self.fork()
 
     def __repr__(self) -> str:
         lengths = {layer: self.length(layer) for layer in sorted(self._used)}

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from headwise._checks import is_int
 from headwise.cache.states import Nest, check_nest
+from headwise.cache.storage import check_tensors
 from headwise.errors import CacheError
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -16,11 +17,14 @@ def check_tokens(
     query: Tensor, key: Tensor | None, value: Tensor | None, *, has_lengths: bool
 ) -> None:
     """Refuse keys without values, and lengths that could be of queries or of keys."""
+    check_tensors("KVCache.attend", query=query)
     if (key is None) != (value is None):
         raise CacheError(
             "KVCache.attend: key and value must be given together\n"
             "  hint: leave both out to attend to what is stored"
         )
+    if key is not None:
+        check_tensors("KVCache.attend", key=key, value=value)
     if has_lengths and key is not None and key.shape[-2] != query.shape[-2]:
         raise CacheError(
             "KVCache.attend: with q_lengths, query must be of the tokens that are appended, "
@@ -65,9 +69,9 @@ def check_layers(layers: Iterable[int], used: set[int]) -> set[int]:
     return set(found)
 
 
-def check_rows_of_state(layer: int, state: Nest, batch: int) -> None:
+def check_rows_of_state(layer: int, state: Nest, batch: int | None) -> None:
     """Refuse tokens of another batch than that of the state beside them."""
-    if state is None:
+    if state is None or batch is None:
         return
     rows = check_nest(state)
     if rows != batch:

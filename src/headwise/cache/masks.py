@@ -9,7 +9,7 @@ from typing_extensions import override
 from headwise._checks import refuse_shapes
 from headwise._dims import Allowed, Positions
 from headwise.cache.row_counts import RowCounts, as_tensor, each, listed, longest
-from headwise.patterns import Either, KeyMask, Lengths, Pattern, Window
+from headwise.patterns import Either, KeyMask, Lengths, Pattern, Prefix, Window
 from headwise.patterns.grid import Grid
 from headwise.patterns.intervals import Intervals
 from headwise.patterns.spans import Reach, Runs
@@ -113,11 +113,20 @@ def real_keys(
     return KeyMask(places < as_tensor(lengths, batch).unsqueeze(1))
 
 
-def window_of(window: int, keep_first: int, kv_len: int) -> Pattern:
-    """Let queries see ``window`` keys up to their own, and the first keys of the call always."""
+def window_of(window: int, keep_first: int, kv_len: int, kv_offset: RowCounts) -> Pattern:
+    """Let queries see ``window`` keys up to their own, and the first keys of the call always.
+
+    Args:
+        window: How many keys a query sees.
+        keep_first: How many of the first keys it sees besides.
+        kv_len: Keys of the call.
+        kv_offset: Position of the first one.
+    """
     near = Window(window - 1, None)
     if not keep_first:
         return near
+    if isinstance(kv_offset, int) and kv_offset >= 0:
+        return Either(near, Prefix(kv_offset + keep_first))
     return Either(near, KeyMask(torch.arange(kv_len, device="cpu") < keep_first))
 
 

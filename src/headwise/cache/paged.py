@@ -30,7 +30,7 @@ Table: TypeAlias = tuple[tuple[int, ...], ...]
 
 
 class HeldPages(HeldWhole):
-    """All tokens of a layer, in pages that may be given to others before they are read."""
+    """All tokens of a layer, in pages that may get other tokens before they are read."""
 
     def __init__(
         self, given: Given, lengths: RowCounts, whole: StoredKeys, pool: PagePool, table: Table
@@ -49,7 +49,7 @@ class HeldPages(HeldWhole):
                 if self._pool.last_taken(pages) > taken:
                     raise CacheError(
                         "KVCache.stored: pages must still hold what is read, and some of "
-                        f"{len(pages)} were given to others since\n"
+                        f"{len(pages)} were given to others or written over since\n"
                         "  hint: read key and value before the cache is cropped, reset or dropped"
                     )
                 return self._plain()
@@ -65,9 +65,13 @@ class PagedStorage(Storage):
         self._pool = pool
         self._table: Table = ()
         self._pages: Tensor | None = None
+        self._is_cut = False
 
     def __del__(self) -> None:
-        self._pool.drop(_all(self._table))
+        # A tracer makes objects whose __init__ never ran.
+        pool: PagePool | None = getattr(self, "_pool", None)
+        if pool is not None:
+            pool.drop(_all(self._table))
 
     @property
     @override
@@ -103,9 +107,10 @@ class PagedStorage(Storage):
         lengths, given, table = state
         with self._pool.lock:
             self._pool.share(_all(table))
-            self._pool.release(_all(self._table))
-            self.lengths, self.given = lengths, given
+            before = self._table
+            self.lengths, self.given, self._is_cut = lengths, given, True
             self._set_table(table)
+            self._pool.release(_all(before))
 
     @override
     def forget(self) -> None:
@@ -149,8 +154,10 @@ class PagedStorage(Storage):
         """Write tokens behind those of each row; the pool is locked."""
         before = self._table
         self._pool.check(fresh)
-        self._give_pages(fresh, listed(ends, given.batch))
+        each_end = listed(ends, given.batch)
+        self._give_pages(fresh, each_end)
         try:
+            self._renew(each_end)
             self._write(fresh, counts)
         except BaseException:
             self.restore((self.lengths, self.given, before))
@@ -184,15 +191,31 @@ class PagedStorage(Storage):
         shared = self._shared_ends(table, starts, ends)
         if self._table and pool.tensors and not shared and not any(new):
             return
-        taken = iter(pool.take(len(shared) + sum(new), rows))
-        found = [list(held) for held in table]
-        for row in shared:
-            last = found[row][-1]
-            found[row][-1] = next(taken)
-            pool.copy(last, found[row][-1])
-            pool.release([last])
-        rows_found = zip(found, new, strict=True)
-        self._set_table(tuple((*held, *islice(taken, count)) for held, count in rows_found))
+        given: list[int] = []
+        try:
+            pool.take(len(shared) + sum(new), rows, given)
+            taken = iter(given)
+            found = [list(held) for held in table]
+            for row in shared:
+                found[row][-1] = next(taken)
+                pool.copy(table[row][-1], found[row][-1])
+            rows_found = zip(found, new, strict=True)
+            whole = tuple((*held, *islice(taken, count)) for held, count in rows_found)
+        except BaseException:
+            pool.release(given)
+            raise
+        self._set_table(whole)
+        pool.release([table[row][-1] for row in shared])
+
+    def _renew(self, ends: list[int]) -> None:
+        """Note that pages get other tokens where some were taken back before."""
+        if not self._is_cut:
+            return
+        starts = listed(self.lengths, len(ends))
+        rows = zip(self._table, starts, ends, strict=True)
+        page = self._pool.page
+        self._pool.renew([row[at // page] for row, at, end in rows if at % page and end > at])
+        self._is_cut = False
 
     def _shared_ends(self, table: Table, starts: list[int], ends: list[int]) -> list[int]:
         """Return the rows that go on in a page of several holders; the last holder may keep it."""

@@ -120,8 +120,13 @@ class PagePool:
                 "  hint: give layers or models of another shape a pool of their own"
             )
 
-    def take(self, count: int, rows: Tensors) -> list[int]:
-        """Give out pages with one holder each; ``rows`` shows what they are to hold.
+    def take(self, count: int, rows: Tensors, given: list[int]) -> None:
+        """Give out pages with one holder each; none is lost where that is interrupted.
+
+        Args:
+            count: How many.
+            rows: Shows what they are to hold.
+            given: Takes their numbers.
 
         Raises:
             CacheError: The pool has not enough of them; none is given out then.
@@ -131,12 +136,20 @@ class PagePool:
             missing = count - len(self._free)
             if missing > 0 or not self.tensors:
                 self._grow(max(missing, 0), rows, count)
-            taken = [self._free.pop() for _ in range(count)]
+            left = len(self._free) - count
+            taken = self._free[left:][::-1]
             for number in taken:
                 self._holders[number] = 1
+            self.renew(taken)
+            given += taken
+            del self._free[left:]
+
+    def renew(self, numbers: list[int]) -> None:
+        """Note that what pages held before is no longer to be read."""
+        with self.lock:
+            for number in numbers:
                 self.taken += 1
                 self._taken_at[number] = self.taken
-            return taken
 
     def share(self, numbers: list[int]) -> None:
         """Note one more holder of each page."""
@@ -150,7 +163,7 @@ class PagePool:
             for number in numbers:
                 self._holders[number] -= 1
                 if not self._holders[number]:
-                    self._free.append(number)
+                    self._free += [number]
 
     def drop(self, numbers: list[int]) -> None:
         """Release pages from a finalizer, which may run in the midst of anything."""

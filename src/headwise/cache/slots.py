@@ -1,8 +1,7 @@
 """Which module owns which layer of a cache."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable
+from typing import Any
 from weakref import ReferenceType, ref
 
 from headwise.errors import CacheError
@@ -44,20 +43,25 @@ class Slots:
             )
         return layer
 
-    @contextmanager
-    def undone_on_failure(self, layer: int) -> Iterator[None]:
-        """Give a layer back to whom it belonged when the block fails."""
+    def kept(self, layer: int) -> Callable[[], None]:
+        """Return what gives a layer back to whom it belongs now."""
         holder, was_unowned = self._owners.get(layer), layer in self._unowned
-        try:
-            yield
-        except BaseException:
+
+        def give_back() -> None:
             if holder is None:
                 self._owners.pop(layer, None)
             else:
                 self._owners[layer] = holder
             if was_unowned:
                 self._unowned.add(layer)
-            raise
+
+        return give_back
+
+    def is_owned(self, layer: int) -> bool:
+        """Say whether a module that still lives stores there."""
+        self.settle()
+        holder = self._owners.get(layer)
+        return holder is not None and holder() is not None
 
     def copied(self) -> "Slots":
         """Return slots of the same owners, for a cache of the same modules."""
@@ -95,9 +99,3 @@ class Slots:
         if all(owner is None or id(owner) in memo for owner in owners):
             copied.settle()
         return copied
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            "KVCache: cannot be pickled, for its layers belong to modules of this process\n"
-            "  hint: copy.deepcopy copies it within the process"
-        )

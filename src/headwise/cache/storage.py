@@ -89,11 +89,12 @@ class Held(ABC):
         return self.given.batch
 
     @abstractmethod
-    def parts(self, first_query: RowCounts) -> list[Part]:
+    def parts(self, first_query: RowCounts, kv_offset: RowCounts) -> list[Part]:
         """Return what queries attend to.
 
         Args:
             first_query: Beside which token of its row the first query stands.
+            kv_offset: Position of the first token of all.
         """
 
     @abstractmethod
@@ -123,7 +124,7 @@ class HeldWhole(Held):
         self.whole = whole
 
     @override
-    def parts(self, first_query: RowCounts) -> list[Part]:
+    def parts(self, first_query: RowCounts, kv_offset: RowCounts) -> list[Part]:
         return [Part(self.whole)]
 
     @override
@@ -181,6 +182,15 @@ class Storage(ABC):
     def restore(self, state: State) -> None:
         """Go back to the state before tokens were appended."""
 
+    def kept(self) -> Callable[[], None]:
+        """Return what brings back all there is now, as long as no token is written over."""
+        twin = self.fork()
+        return lambda: self.restore(twin.state)
+
+    def kept_whole(self) -> Callable[[], None]:
+        """Return what brings back all there is now after a ``reorder``."""
+        return self.kept()
+
     def check_crop(self, length: int) -> None:  # noqa: B027 (most can go back to any)
         """Refuse a length that this storage cannot go back to."""
 
@@ -213,6 +223,7 @@ class Storage(ABC):
 
     def fitting(self, key: Tensor, value: Tensor) -> Given:
         """Return what all tokens are alike in, or refuse new ones that do not continue them."""
+        check_tensors("KVCache", key=key, value=value)
         if key.ndim != 4 or value.ndim != 4 or key.shape[:3] != value.shape[:3]:
             raise CacheError(
                 "KVCache: key and value must be (batch, kv_heads, length, dim) and agree in the "
@@ -246,6 +257,17 @@ class Storage(ABC):
                     "  hint: one cache serves one batch of one model; reset() starts anew"
                 )
         return self.given
+
+
+def check_tensors(caller: str, **given: object) -> None:
+    """Refuse anything but tensors for query, key or value."""
+    others = {name: each for name, each in given.items() if not isinstance(each, Tensor)}
+    if others:
+        listed = ", ".join(f"{name} {type(each).__name__}" for name, each in others.items())
+        raise CacheError(
+            f"{caller}: {' and '.join(given)} must be tensors, got {listed}\n"
+            "  hint: give (batch, heads, length, dim)"
+        )
 
 
 def refuse_gradients(what: str, leave_out: str) -> CacheError:

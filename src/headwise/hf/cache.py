@@ -1,6 +1,7 @@
 """A transformers cache for ``generate`` that stores in ``headwise.KVCache``."""
 
 import copy
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -70,6 +71,11 @@ class Cache(DynamicCache):
         pool: PagePool | None = None,
     ) -> None:
         super().__init__()
+        if config is not None and not isinstance(config, PreTrainedConfig):
+            raise TypeError(
+                f"Cache: config must be a configuration, got {type(config).__name__}\n"
+                "  hint: of a model it is model.config"
+            )
         check_window(window, keep_first, config)
         options = {"capacity": capacity, "rollback": rollback, "dtype": dtype, "pool": pool}
         self.stores = LayerStores(window, keep_first, plan_of(config), options)
@@ -182,8 +188,9 @@ class Cache(DynamicCache):
     @override
     def reorder_cache(self, beam_idx: Tensor) -> None:
         self._take_back()
-        for store in self.stores:
-            store.reorder(beam_idx)
+        with self._all_or_none(rewritten=True):
+            for store in self.stores:
+                store.reorder(beam_idx)
         self._all_changed()
 
     @override
@@ -192,13 +199,21 @@ class Cache(DynamicCache):
 
     @override
     def batch_select_indices(self, indices: Tensor) -> None:
-        self.reorder_cache(torch.arange(self._samples)[indices.to("cpu")])
+        try:
+            chosen = torch.arange(self._samples)[indices.to("cpu")]
+        except IndexError as wrong:
+            raise CacheError(
+                f"Cache.batch_select_indices: indices must name samples 0 to {self._samples - 1}, "
+                f"got {indices.tolist()}\n  hint: give the numbers of the samples to keep"
+            ) from wrong
+        self.reorder_cache(chosen)
 
     @override
     def reset(self) -> None:
         self._waiting = None
-        for store in self.stores:
-            store.reset()
+        with self._all_or_none():
+            for store in self.stores:
+                store.reset()
         self._all_changed()
 
     def fork(self) -> "Cache":
@@ -303,9 +318,17 @@ class Cache(DynamicCache):
 
     def _crop_to(self, length: int) -> None:
         self._settle()
-        for store in self.stores:
-            store.crop(length)
+        with self._all_or_none():
+            for store in self.stores:
+                store.crop(length)
         self._all_changed()
+
+    def _all_or_none(self, *, rewritten: bool = False) -> ExitStack:
+        """Bring all stores back where a block fails in one."""
+        stack = ExitStack()
+        for store in self.stores:
+            stack.enter_context(store._all_or_none(rewritten=rewritten))
+        return stack
 
     def _all_changed(self) -> None:
         self._before, self._at = {}, -1

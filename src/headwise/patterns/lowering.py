@@ -20,6 +20,10 @@ _FEW_PAIRS = 1 << 17
 
 kept = LayoutCache()
 
+# Layouts of few queries are those of decoding: the layers of one step share them, and the next step
+# asks for others.
+kept_few = LayoutCache(1 << 20)
+
 
 def lower(pattern: Pattern, places: tuple[Grid, ...]) -> TileLayout | None:
     """Return the live tiles of a call, or ``None`` where every query sees every key.
@@ -32,11 +36,12 @@ def lower(pattern: Pattern, places: tuple[Grid, ...]) -> TileLayout | None:
         PatternError: The pattern does not fit the sizes or positions of the call.
     """
     key = (pattern, places)
+    room = kept_few if places[0].q_len <= _FEW else kept
     try:
-        return kept.get(key)
+        return room.get(key)
     except KeyError:
         layout = _lowered(pattern, places)
-        kept.put(key, layout)
+        room.put(key, layout)
         return layout
 
 

@@ -135,7 +135,7 @@ def test_what_is_said_of_the_tokens_stays_with_the_attention() -> None:
     given, mask = inputs(), torch.ones(LENGTH, LENGTH, dtype=torch.bool)
     said = {"pattern": hw.Window(2, 0), "bias": given["bias"], "q_offset": 3}
     block(given["x"], given["memory"], mask, kv_mask=REAL, memory_mask=REMEMBERED, **said)
-    unsaid = {"cache": None, "layer": None}
+    unsaid = {"cache": None, "layer": None, "q_lengths": None}
     assert seen["attention"] == {**said, **unsaid, "mask": mask, "kv_mask": REAL}
     assert seen["cross_attention"] == {"key": given["memory"], "kv_mask": REMEMBERED}
 
@@ -276,3 +276,18 @@ def test_cross_attention_without_a_memory() -> None:
         "TransformerBlock: the block has cross attention, and memory is missing\n"
         "  hint: pass the encoder's output as memory="
     )
+
+
+def test_rows_of_a_block_may_take_fewer_tokens() -> None:
+    torch.manual_seed(0)
+    attention = hw.MultiHeadAttention(WIDTH, HEADS, pattern=hw.Causal())
+    block, x = hw.nn.TransformerBlock(attention, hw.nn.FeedForward(WIDTH)), inputs()["x"]
+    cache = hw.KVCache()
+    with torch.no_grad():
+        block(x[:, :4], cache=cache, q_lengths=[4, 2])
+        assert cache.lengths().tolist() == [4, 2]
+        found = block(x[:, 4:5], cache=cache)
+        short = block(torch.cat([x[1:, :2], x[1:, 4:5]], 1))
+    torch.testing.assert_close(found[1], short[0, 2:])
+    with pytest.raises(TypeError, match="q_lengths says which tokens a cache stores"):
+        block(x, q_lengths=[4, 2])
