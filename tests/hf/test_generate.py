@@ -50,7 +50,7 @@ def test_decoders_with_our_cache(name: str, capacity: int | None, kind: str) -> 
 
 
 @pytest.mark.parametrize("kind", ["greedy", "beam"])
-@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("name", [*PAIRS, "whisper"])
 def test_encoder_decoders_with_our_cache(name: str, kind: str) -> None:
     ours, theirs = both(name)
     given = inputs(name, "right")
@@ -61,7 +61,7 @@ def test_encoder_decoders_with_our_cache(name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("with_ours", [False, True])
-@pytest.mark.parametrize("name", ["llama", "mistral", "gpt2"])
+@pytest.mark.parametrize("name", ["llama", "mistral", "gpt2", "bloom"])
 def test_assisted_decoding(name: str, with_ours: bool) -> None:
     ours, theirs = both(name)
     draft = tiny(name, num_hidden_layers=1)

@@ -19,7 +19,7 @@ from headwise.errors import BackendRefused, ShapeError
 from headwise.hf.attention import attention
 from headwise.hf.families import own_attention, refuse_config
 from headwise.hf.prepare import mask
-from tests.support.hf_tiny import FAMILIES, answer, inputs, padded, tiny, tokens
+from tests.support.hf_tiny import FAMILIES, answer, padded, tiny, tokens
 
 OWN = [
     ("longformer", "LongformerModel"),
@@ -29,6 +29,7 @@ OWN = [
     ("mpnet", "MPNetModel"),
     ("falcon", "FalconModel"),
     ("deberta", "DebertaModel"),
+    ("deberta_v2", "DebertaV2Model"),
     ("xlnet", "XLNetModel"),
     ("git", "GitModel"),
 ]
@@ -82,7 +83,9 @@ def test_served_families_are_served_whole(name: str) -> None:
     model = tiny(name)
     found = hf.report(model)
     assert len(found) >= 2
-    assert all(row.served and not row.reason for row in found)
+    assert all(row.served for row in found)
+    accelerated = FAMILIES[name].through == "accelerate"
+    assert all(accelerated or not row.reason for row in found)
 
 
 def test_a_report_names_what_is_left() -> None:
@@ -94,7 +97,7 @@ def test_a_report_names_what_is_left() -> None:
     assert "its attn_implementation is 'sdpa'" in text
     assert "left    1 MultiheadAttention (extra): torch's own layer" in text
     bloom = transformers.BloomModel(_bloom_config())
-    assert [row.reason for row in hf.report(bloom)] == ["attends by its own code"]
+    assert [row.reason.split(";")[0] for row in hf.report(bloom)] == ["attends by its own code"]
 
 
 def test_a_report_says_what_was_spelled_out() -> None:
@@ -109,31 +112,6 @@ def test_a_report_says_what_was_spelled_out() -> None:
     assert all("spelled out densely" in row.reason for row in hf.report(model))
     model(tokens())
     assert all(not row.reason for row in hf.report(model))
-
-
-@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "t5", "bart", "whisper", "vit"])
-def test_weights_are_real_where_they_are_asked_for(name: str) -> None:
-    ours, theirs = tiny(name), tiny(name, "eager")
-    given = inputs(name)
-    mine, right = (model(**given, output_attentions=True) for model in (ours, theirs))
-    kinds = [kind for kind in right if "attentions" in kind]
-    assert kinds
-    for kind in kinds:
-        assert len(mine[kind]) == len(right[kind])
-        for one, other in zip(mine[kind], right[kind], strict=True):
-            torch.testing.assert_close(one, other)
-    torch.testing.assert_close(answer(ours, given), answer(theirs, given))
-
-
-@pytest.mark.parametrize("beams", [1, 3])
-def test_generate_gives_real_weights_too(beams: int) -> None:
-    ours, theirs = tiny("bart"), tiny("bart", "eager")
-    given = {"input_ids": tokens(), "num_beams": beams, "max_new_tokens": 3, "eos_token_id": None}
-    wanted = {"output_attentions": True, "return_dict_in_generate": True, "do_sample": False}
-    mine, right = (model.generate(**given, **wanted) for model in (ours, theirs))
-    for kind in ("encoder_attentions", "decoder_attentions", "cross_attentions"):
-        torch.testing.assert_close(mine[kind], right[kind])
-    assert torch.equal(mine.sequences, ours.generate(**given, do_sample=False))
 
 
 def test_parts_that_attend_themselves_are_right_or_refused() -> None:

@@ -11,7 +11,7 @@ from headwise.patterns import Pattern, Tiles
 
 # Lengths for which transformers draws by the rule of the paper's own code.
 _OLD_PLANS = (1024, 3072, 4096)
-_FEWEST_BLOCKS = 4
+FEWEST_BLOCKS = 4
 
 
 class BigBirdBlocks(NamedTuple):
@@ -72,7 +72,7 @@ def big_bird(attention: nn.Module, length: int, *, training: bool | None = None)
     blocks, block = _blocks(theirs, length), theirs.block_size
     drawing = attention.training if training is None else training
     drawn = _drawn(theirs, blocks) if drawing else _block_zero(theirs, blocks)
-    counts = _counts(drawn, blocks)
+    counts = counts_of(drawn, blocks)
     bias = None
     if int(counts.max()) > 1:
         dtype = torch.promote_types(theirs.query.weight.dtype, torch.float32)
@@ -92,9 +92,9 @@ def _blocks(attention: Any, length: int) -> int:
             "input has full attention there until model.set_attention_type('block_sparse')"
         )
     blocks: int = -(-length // attention.block_size)
-    if blocks < _FEWEST_BLOCKS:
+    if blocks < FEWEST_BLOCKS:
         raise ShapeError(
-            f"big_bird: length must fill at least {_FEWEST_BLOCKS} blocks of "
+            f"big_bird: length must fill at least {FEWEST_BLOCKS} blocks of "
             f"{attention.block_size} tokens, got {length}\n"
             "  hint: transformers has no block-sparse attention for less; "
             "headwise.patterns.bigbird takes any length"
@@ -108,7 +108,7 @@ def _block_zero(attention: Any, blocks: int) -> Tensor:
 
 
 def _drawn(attention: Any, blocks: int) -> Tensor:
-    """Ask transformers for the blocks of a training step, (heads, blocks - 2, count)."""
+    """Ask transformers for the blocks of a training step, and leave numpy's state as it was."""
     import numpy as np
 
     if attention.seed is None:
@@ -116,22 +116,11 @@ def _drawn(attention: Any, blocks: int) -> Tensor:
             "big_bird: attention must have a seed to draw from in training, got None\n"
             "  hint: attentions inside a model have the number of their layer"
         )
-    asked, side, count = copy(attention), attention.block_size, attention.num_random_blocks
+    asked, count = copy(attention), attention.num_random_blocks
     asked.training = True
-    heads, end, padded = attention.num_attention_heads, attention.max_seqlen, blocks * side
     before = np.random.get_state()
-    np.random.seed(attention.seed)
     try:
-        if padded in _OLD_PLANS:
-            found = [
-                asked._bigbird_block_rand_mask(end, end, side, side, count, last_idx=1024)
-                for _ in range(heads)
-            ]
-        else:
-            plan = asked._get_rand_attn_plan(padded, side, count)
-            found = asked._bigbird_block_rand_mask_with_head(
-                padded, padded, side, side, heads, *plan
-            )
+        return drawn_blocks(asked, blocks)
     except ValueError as failed:
         raise PatternError(
             f"big_bird: transformers cannot draw {count} random blocks for an input of {blocks} "
@@ -140,10 +129,36 @@ def _drawn(attention: Any, blocks: int) -> Tensor:
         ) from failed
     finally:
         np.random.set_state(before)
+
+
+def drawn_blocks(attention: Any, blocks: int) -> Tensor:
+    """Draw the blocks of a training step, (heads, blocks - 2, count), as transformers would.
+
+    Like there, numpy is given the seed of the layer, and keeps the state that this leads to.
+    """
+    import numpy as np
+
+    side, count, heads = (
+        attention.block_size,
+        attention.num_random_blocks,
+        attention.num_attention_heads,
+    )
+    end, padded = attention.max_seqlen, blocks * side
+    np.random.seed(attention.seed)
+    if padded in _OLD_PLANS:
+        found = [
+            attention._bigbird_block_rand_mask(end, end, side, side, count, last_idx=1024)
+            for _ in range(heads)
+        ]
+    else:
+        plan = attention._get_rand_attn_plan(padded, side, count)
+        found = attention._bigbird_block_rand_mask_with_head(
+            padded, padded, side, side, heads, *plan
+        )
     return torch.from_numpy(np.stack(found)[:, : blocks - 2]).long()
 
 
-def _counts(drawn: Tensor, blocks: int) -> Tensor:
+def counts_of(drawn: Tensor, blocks: int) -> Tensor:
     """Count how often a block of queries sees a block of keys, (heads, blocks, blocks)."""
     place = torch.arange(blocks, device="cpu")
     near = (place - place.unsqueeze(1)).abs() <= 1

@@ -12,35 +12,43 @@ from headwise.hf.register import register
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+_NAME = "headwise"
 _BEFORE = "_headwise_implementation_before"
 
 
 def choose_headwise(model: nn.Module) -> None:
-    """Let every transformers model inside use headwise where its attention can be sent there."""
-    for part in list(_models(model)):
-        before = part.config._attn_implementation
-        if before == "headwise" or own_attention(sys.modules[type(part).__module__]):
+    """Let every transformers model inside use headwise where its attention can be sent there.
+
+    A model that holds one whose attention cannot is left itself; others that it holds are not.
+    """
+    done: set[nn.Module] = set()
+    for part in _models(model):
+        inside = list(_models(part))
+        if part in done or any(own_attention(sys.modules[type(one).__module__]) for one in inside):
+            continue
+        done.update(inside)
+        before = [one.config._attn_implementation for one in inside]
+        if all(name == _NAME for name in before):
             continue
         register()
-        part.set_attn_implementation("headwise")
-        setattr(part, _BEFORE, before)
+        part.set_attn_implementation(_NAME)
+        for one, name in zip(inside, before, strict=True):
+            if one.config._attn_implementation == _NAME != name:
+                setattr(one, _BEFORE, name)
 
 
 def choose_as_before(model: nn.Module) -> None:
     """Give every model inside the implementation that it had."""
-    for part in list(_models(model)):
+    for part in _models(model):
         before = part.__dict__.pop(_BEFORE, None)
         if before is not None:
             part.set_attn_implementation(before)
 
 
 def _models(model: nn.Module) -> "Iterator[PreTrainedModel]":
-    """Return the transformers models inside that stand in no other one."""
+    """Return the transformers models inside, an outer one before those that it holds."""
     transformers = sys.modules.get("transformers")
-    if transformers is None:
-        return
-    inside: set[nn.Module] = set()
-    for part in model.modules():
-        if part not in inside and isinstance(part, transformers.PreTrainedModel):
-            inside.update(part.modules())
-            yield part
+    if transformers is not None:
+        for part in model.modules():
+            if isinstance(part, transformers.PreTrainedModel):
+                yield part

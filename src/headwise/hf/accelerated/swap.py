@@ -2,7 +2,8 @@
 
 A fast class is a subclass of the one it stands in for, with ``forward`` written anew and no state
 of its own, so a module with it saves, loads, copies and trains as before. Its static method
-``refusal(module)`` says why a module must be left as it is; ``None`` where it need not be.
+``refusal(module)`` says why a module must be left as it is; ``None`` where it need not be. A class
+that hands some calls to the code it replaces names them in ``hands_over``, for the report.
 """
 
 from torch import nn
@@ -25,5 +26,13 @@ def is_fast(module: nn.Module) -> bool:
 
 
 def base_of(fast: type) -> type:
-    """Return the class that a fast one stands in for."""
-    return fast.__mro__[1]
+    """Return the class of another library that a fast one stands in for."""
+    return next(kind for kind in fast.__mro__ if not kind.__module__.startswith("headwise."))
+
+
+def refusal_of(module: nn.Module, fast: type) -> str | None:
+    """Say why a module must not be given a fast class; ``None`` where it may be."""
+    if "forward" in vars(module):
+        return "its forward was replaced"
+    reason: str | None = fast.refusal(module)  # type: ignore[attr-defined]
+    return reason

@@ -1,0 +1,207 @@
+"""Measures models of transformers before and after headwise.hf.accelerate."""
+
+import statistics
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from functools import partial
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+
+import headwise as hw
+from benchmarks.figures import Figure, figure, main
+from headwise.cli.bench.measure import alternate
+from headwise.cli.failures import Unable
+
+_SLACK = 4.0
+_DTYPES = (torch.float32, torch.bfloat16)
+_LLAMA = {
+    "vocab_size": 32000,
+    "hidden_size": 1024,
+    "intermediate_size": 2816,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 8192,
+}
+_WHISPER = {
+    "d_model": 384,
+    "encoder_layers": 4,
+    "decoder_layers": 4,
+    "encoder_attention_heads": 6,
+    "decoder_attention_heads": 6,
+    "encoder_ffn_dim": 1536,
+    "decoder_ffn_dim": 1536,
+}
+Call = Callable[[Any], Tensor]
+
+
+def bert(seconds: float) -> Iterator[Figure]:
+    """Compare BERT-base, a round batch and an uneven one with padding."""
+    model = transformers.BertModel(transformers.BertConfig(attn_implementation="sdpa")).eval()
+    for samples, length in ((4, 512), (3, 331)):
+        given = _texts(samples, length, padding=0 if length == 512 else 100)
+        for dtype in _DTYPES:
+            yield from _compared(f"BERT-base ({samples}, {length})", model, dtype, given, seconds)
+
+
+def minilm(seconds: float) -> Iterator[Figure]:
+    """Compare an encoder of MiniLM's shape on one short text: the median and the slow calls."""
+    config = transformers.BertConfig(
+        hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536
+    )
+    model = transformers.BertModel(config).eval()
+    for length in (16, 37):
+        yield from _compared(
+            f"MiniLM's shape (1, {length})", model, torch.float32, _texts(1, length), seconds
+        )
+
+
+def longformer(seconds: float) -> Iterator[Figure]:
+    """Compare Longformer-base on 4,096 tokens, one of them global."""
+    config = transformers.LongformerConfig(
+        attention_window=512, max_position_embeddings=4098, vocab_size=30522
+    )
+    model = transformers.LongformerModel(config).eval()
+    given = _texts(1, 4096)
+    given["global_attention_mask"] = torch.zeros(1, 4096, dtype=torch.long)
+    given["global_attention_mask"][:, 0] = 1
+    yield from _compared("Longformer-base (1, 4096)", model, torch.float32, given, seconds)
+
+
+def bigbird(seconds: float) -> Iterator[Figure]:
+    """Compare BigBird-base on 4,096 tokens."""
+    model = transformers.BigBirdModel(transformers.BigBirdConfig()).eval()
+    yield from _compared("BigBird-base (1, 4096)", model, torch.float32, _texts(1, 4096), seconds)
+
+
+def llama(seconds: float) -> Iterator[Figure]:
+    """Compare a step of decoding after 6,000 tokens, with transformers' cache and with ours."""
+    config = transformers.LlamaConfig(**_LLAMA)
+    model = transformers.LlamaForCausalLM(config).eval()
+    held, layers = 6000, config.num_hidden_layers
+    states = [torch.randn(1, 4, held, 64) for _ in range(2 * layers)]
+    for dtype in reversed(_DTYPES):
+        kinds = {"transformers' cache": transformers.DynamicCache, "hf.Cache": hw.hf.Cache}
+        for name, kind in kinds.items():
+
+            def call(model: Any, kind: Any = kind) -> Tensor:
+                # What has the model's attention decides which cache it has.
+                ours = model.config._attn_implementation == "headwise"
+                cache = _filled(kind if ours else transformers.DynamicCache, states, model.dtype)
+                return partial(_step, model, cache)  # type: ignore[return-value]
+
+            yield from _timed(
+                f"Llama's shape, a token after {held:,}, {name}", model, dtype, call, seconds
+            )
+
+
+def whisper(seconds: float) -> Iterator[Figure]:
+    """Compare a step of decoding of Whisper-tiny's shape, with one beam and with five."""
+    config = transformers.WhisperConfig(**_WHISPER)
+    model = transformers.WhisperForConditionalGeneration(config).eval()
+    held = 101
+    for beams in (1, 5):
+        heard = torch.randn(beams, 1500, 384)
+        states = [torch.randn(beams, 6, held, 64) for _ in range(8)]
+
+        def call(model: Any) -> Tensor:
+            caches = [_filled(transformers.DynamicCache, s, model.dtype) for s in (states, [])]  # noqa: B023
+            cache = transformers.EncoderDecoderCache(*caches)
+            encoded = transformers.modeling_outputs.BaseModelOutput(heard.to(model.dtype))  # noqa: B023
+            token = torch.full((beams, 1), 7)  # noqa: B023
+
+            def step() -> Tensor:
+                found: Tensor = model(
+                    encoder_outputs=encoded, decoder_input_ids=token, past_key_values=cache
+                ).logits
+                cache.self_attention_cache.crop(-1)
+                return found
+
+            return step  # type: ignore[return-value]
+
+        name = f"Whisper-tiny's shape, a token after {held}, {beams} beam{'s' * (beams > 1)}"
+        yield from _timed(name, model, torch.float32, call, seconds)
+
+
+def _texts(samples: int, length: int, padding: int = 0) -> dict[str, Tensor]:
+    mask = torch.ones(samples, length, dtype=torch.long)
+    if padding:
+        mask[-1, -padding:] = 0
+    return {"input_ids": torch.randint(1000, 20000, (samples, length)), "attention_mask": mask}
+
+
+def _filled(kind: Any, states: list[Tensor], dtype: torch.dtype) -> Any:
+    """Return a cache that holds keys and values of every layer."""
+    cache = kind()
+    for layer, (key, value) in enumerate(zip(states[::2], states[1::2], strict=True)):
+        cache.update(key.to(dtype), value.to(dtype), layer)
+    return cache
+
+
+def _step(model: Any, cache: Any) -> Tensor:
+    found: Tensor = model(torch.full((1, 1), 7), past_key_values=cache).logits
+    cache.crop(-1)
+    return found
+
+
+def _compared(
+    name: str, model: Any, dtype: torch.dtype, given: dict[str, Tensor], seconds: float
+) -> Iterator[Figure]:
+    """Compare forward passes, padding left out of the check."""
+    real = given["attention_mask"].bool()
+
+    def call(model: Any) -> Any:
+        return lambda: model(**given).last_hidden_state[real]
+
+    yield from _timed(name, model, dtype, call, seconds)
+
+
+def _timed(
+    name: str, model: Any, dtype: torch.dtype, call: Callable[[Any], Any], seconds: float
+) -> Iterator[Figure]:
+    """Yield how many times as fast an accelerated copy is, behind a check against float64.
+
+    ``call(model)`` gives what is timed: a function that returns what is compared.
+    """
+    name = f"{name} {str(dtype).removeprefix('torch.')}"
+    before, after = deepcopy(model).to(dtype), hw.hf.accelerate(deepcopy(model).to(dtype))
+    theirs, ours = call(before), call(after)
+    plain, found = theirs(), ours()
+    _check(name, found, plain, call(deepcopy(model).double())())
+    times = alternate({"before": theirs, "after": ours}, seconds)
+    ratios = [a / b for a, b in zip(times["before"], times["after"], strict=True)]
+    yield figure(name, "before", [1e3 * t for t in times["before"]], "ms")
+    yield figure(name, "times as fast after accelerate", ratios, "x")
+    if len(ratios) >= 20:
+        slow = [statistics.quantiles(times[k], n=20)[-1] for k in ("before", "after")]
+        yield figure(name, "times as fast, the slowest twentieth", [slow[0] / slow[1]], "x")
+
+
+def _check(name: str, found: Tensor, plain: Tensor, exact: Tensor) -> None:
+    """Refuse a figure for an answer that is more than four times as wrong as the one before."""
+    step = torch.finfo(plain.dtype).eps * exact.abs().max().item()
+    usual, error = ((x.double() - exact).abs().max().item() for x in (plain, found))
+    if not error <= _SLACK * max(usual, step):
+        raise Unable(
+            f"{name}: wrong by {error:.3e} where the model was by {usual:.3e}; not measured"
+        )
+
+
+if __name__ == "__main__":
+    transformers.logging.set_verbosity_error()
+    with torch.inference_mode():
+        main(
+            "benchmarks.models",
+            __doc__,
+            {
+                "bert": bert,
+                "minilm": minilm,
+                "longformer": longformer,
+                "bigbird": bigbird,
+                "llama": llama,
+                "whisper": whisper,
+            },
+        )
