@@ -12,7 +12,7 @@ from transformers import DynamicCache
 from headwise import hf
 from headwise.errors import CacheError
 from tests.support.budget import assert_within_budget
-from tests.support.hf_tiny import both, padded, tiny, tokens
+from tests.support.hf_tiny import padded, tiny, tokens
 
 LENGTH = 11
 
@@ -62,7 +62,7 @@ def test_a_window_is_that_of_a_sliding_model(cuts: str, side: str) -> None:
 @pytest.mark.parametrize("cuts", CUTS)
 @pytest.mark.parametrize("name", ["mistral", "gemma2", "llama4", "gpt_oss"])
 def test_layers_keep_what_they_see(name: str, cuts: str) -> None:
-    ours, theirs = both(name)
+    ours, theirs = tiny(name), tiny(name, "sdpa" if name == "llama4" else "eager")
     ids, mask = tokens(), padded("none")
     cache = hf.Cache(ours.config, window="model", rollback=1)
     found = _logits(ours, cache, ids, CUTS[cuts], mask)
@@ -85,7 +85,7 @@ def test_other_attention_reads_what_a_sliding_layer_keeps(
 
 @pytest.mark.parametrize("cuts", CUTS)
 def test_the_attention_may_be_another_than_the_configuration_says(cuts: str) -> None:
-    ours, theirs = both("mistral")
+    ours, theirs = tiny("mistral"), tiny("mistral", "sdpa")
     ids, mask = tokens(), padded("left")
     cache = hf.Cache(theirs.config, window="model", rollback=1)
     found = _logits(ours, cache, ids, CUTS[cuts], mask)[mask.bool()]
@@ -95,7 +95,7 @@ def test_the_attention_may_be_another_than_the_configuration_says(cuts: str) -> 
 
 @pytest.mark.parametrize("cuts", CUTS)
 def test_first_tokens_are_kept(cuts: str) -> None:
-    ours, theirs = both("llama")
+    ours, theirs = tiny("llama"), tiny("llama", "sdpa")
     ids = tokens()
     cache = hf.Cache(ours.config, window=3, keep_first=2, rollback=1)
     found = _logits(ours, cache, ids, CUTS[cuts], padded("none"))
