@@ -4,11 +4,13 @@ import statistics
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from functools import partial
-from typing import Any
+from typing import TypeVar
 
 import torch
 import transformers
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput
 
 import headwise as hw
 from benchmarks.figures import Figure, figure, main
@@ -35,12 +37,19 @@ _WHISPER = {
     "encoder_ffn_dim": 1536,
     "decoder_ffn_dim": 1536,
 }
-Call = Callable[[Any], Tensor]
+_MINILM = {
+    "hidden_size": 384,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 12,
+    "intermediate_size": 1536,
+}
+Call = Callable[[], Tensor]
+Kept = TypeVar("Kept", bound=transformers.DynamicCache)
 
 
 def bert(seconds: float) -> Iterator[Figure]:
     """Compare BERT-base, a round batch and an uneven one with padding."""
-    model = transformers.BertModel(transformers.BertConfig(attn_implementation="sdpa")).eval()
+    model = _made("BertModel", "BertConfig")
     for samples, length in ((4, 512), (3, 331)):
         given = _texts(samples, length, padding=0 if length == 512 else 100)
         for dtype in _DTYPES:
@@ -49,10 +58,7 @@ def bert(seconds: float) -> Iterator[Figure]:
 
 def minilm(seconds: float) -> Iterator[Figure]:
     """Compare an encoder of MiniLM's shape on one short text: the median and the slow calls."""
-    config = transformers.BertConfig(
-        hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536
-    )
-    model = transformers.BertModel(config).eval()
+    model = _made("BertModel", "BertConfig", **_MINILM)
     for length in (16, 37):
         yield from _compared(
             f"MiniLM's shape (1, {length})", model, torch.float32, _texts(1, length), seconds
@@ -61,10 +67,7 @@ def minilm(seconds: float) -> Iterator[Figure]:
 
 def longformer(seconds: float) -> Iterator[Figure]:
     """Compare Longformer-base on 4,096 tokens, one of them global."""
-    config = transformers.LongformerConfig(
-        attention_window=512, max_position_embeddings=4098, vocab_size=30522
-    )
-    model = transformers.LongformerModel(config).eval()
+    model = _made("LongformerModel", "LongformerConfig", max_position_embeddings=4098)
     given = _texts(1, 4096)
     given["global_attention_mask"] = torch.zeros(1, 4096, dtype=torch.long)
     given["global_attention_mask"][:, 0] = 1
@@ -73,57 +76,59 @@ def longformer(seconds: float) -> Iterator[Figure]:
 
 def bigbird(seconds: float) -> Iterator[Figure]:
     """Compare BigBird-base on 4,096 tokens."""
-    model = transformers.BigBirdModel(transformers.BigBirdConfig()).eval()
+    model = _made("BigBirdModel", "BigBirdConfig")
     yield from _compared("BigBird-base (1, 4096)", model, torch.float32, _texts(1, 4096), seconds)
 
 
 def llama(seconds: float) -> Iterator[Figure]:
     """Compare a step of decoding after 6,000 tokens, with transformers' cache and with ours."""
-    config = transformers.LlamaConfig(**_LLAMA)
-    model = transformers.LlamaForCausalLM(config).eval()
-    held, layers = 6000, config.num_hidden_layers
-    states = [torch.randn(1, 4, held, 64) for _ in range(2 * layers)]
+    model, held = _made("LlamaForCausalLM", "LlamaConfig", **_LLAMA), 6000
+    states = [torch.randn(1, 4, held, 64) for _ in range(2 * _LLAMA["num_hidden_layers"])]
     for dtype in reversed(_DTYPES):
         kinds = {"transformers' cache": transformers.DynamicCache, "hf.Cache": hw.hf.Cache}
         for name, kind in kinds.items():
 
-            def call(model: Any, kind: Any = kind) -> Tensor:
+            def prepared(model: PreTrainedModel) -> Call:
                 # What has the model's attention decides which cache it has.
                 ours = model.config._attn_implementation == "headwise"
-                cache = _filled(kind if ours else transformers.DynamicCache, states, model.dtype)
-                return partial(_step, model, cache)  # type: ignore[return-value]
+                made = kind if ours else transformers.DynamicCache  # noqa: B023
+                return partial(_step, model, _filled(made(), states, model.dtype))
 
             yield from _timed(
-                f"Llama's shape, a token after {held:,}, {name}", model, dtype, call, seconds
+                f"Llama's shape, a token after {held:,}, {name}", model, dtype, prepared, seconds
             )
 
 
 def whisper(seconds: float) -> Iterator[Figure]:
     """Compare a step of decoding of Whisper-tiny's shape, with one beam and with five."""
-    config = transformers.WhisperConfig(**_WHISPER)
-    model = transformers.WhisperForConditionalGeneration(config).eval()
-    held = 101
+    model, held = _made("WhisperForConditionalGeneration", "WhisperConfig", **_WHISPER), 101
     for beams in (1, 5):
         heard = torch.randn(beams, 1500, 384)
         states = [torch.randn(beams, 6, held, 64) for _ in range(8)]
 
-        def call(model: Any) -> Tensor:
-            caches = [_filled(transformers.DynamicCache, s, model.dtype) for s in (states, [])]  # noqa: B023
-            cache = transformers.EncoderDecoderCache(*caches)
-            encoded = transformers.modeling_outputs.BaseModelOutput(heard.to(model.dtype))  # noqa: B023
+        def prepared(model: PreTrainedModel) -> Call:
+            own = _filled(transformers.DynamicCache(), states, model.dtype)  # noqa: B023
+            cache = transformers.EncoderDecoderCache(own, transformers.DynamicCache())
+            encoded = BaseModelOutput(heard.to(model.dtype))  # noqa: B023
             token = torch.full((beams, 1), 7)  # noqa: B023
 
             def step() -> Tensor:
                 found: Tensor = model(
                     encoder_outputs=encoded, decoder_input_ids=token, past_key_values=cache
                 ).logits
-                cache.self_attention_cache.crop(-1)
+                own.crop(-1)
                 return found
 
-            return step  # type: ignore[return-value]
+            return step
 
         name = f"Whisper-tiny's shape, a token after {held}, {beams} beam{'s' * (beams > 1)}"
-        yield from _timed(name, model, torch.float32, call, seconds)
+        yield from _timed(name, model, torch.float32, prepared, seconds)
+
+
+def _made(kind: str, config: str, **numbers: int) -> PreTrainedModel:
+    found: PreTrainedModel = getattr(transformers, kind)(getattr(transformers, config)(**numbers))
+    found.train(False)
+    return found
 
 
 def _texts(samples: int, length: int, padding: int = 0) -> dict[str, Tensor]:
@@ -133,44 +138,51 @@ def _texts(samples: int, length: int, padding: int = 0) -> dict[str, Tensor]:
     return {"input_ids": torch.randint(1000, 20000, (samples, length)), "attention_mask": mask}
 
 
-def _filled(kind: Any, states: list[Tensor], dtype: torch.dtype) -> Any:
-    """Return a cache that holds keys and values of every layer."""
-    cache = kind()
+def _filled(cache: Kept, states: list[Tensor], dtype: torch.dtype) -> Kept:
+    """Give a cache keys and values of every layer, and return it."""
     for layer, (key, value) in enumerate(zip(states[::2], states[1::2], strict=True)):
         cache.update(key.to(dtype), value.to(dtype), layer)
     return cache
 
 
-def _step(model: Any, cache: Any) -> Tensor:
+def _step(model: PreTrainedModel, cache: transformers.DynamicCache) -> Tensor:
     found: Tensor = model(torch.full((1, 1), 7), past_key_values=cache).logits
     cache.crop(-1)
     return found
 
 
 def _compared(
-    name: str, model: Any, dtype: torch.dtype, given: dict[str, Tensor], seconds: float
+    name: str, model: PreTrainedModel, dtype: torch.dtype, given: dict[str, Tensor], seconds: float
 ) -> Iterator[Figure]:
     """Compare forward passes, padding left out of the check."""
     real = given["attention_mask"].bool()
 
-    def call(model: Any) -> Any:
-        return lambda: model(**given).last_hidden_state[real]
+    def prepared(model: PreTrainedModel) -> Call:
+        def forward() -> Tensor:
+            found: Tensor = model(**given).last_hidden_state[real]
+            return found
 
-    yield from _timed(name, model, dtype, call, seconds)
+        return forward
+
+    yield from _timed(name, model, dtype, prepared, seconds)
 
 
 def _timed(
-    name: str, model: Any, dtype: torch.dtype, call: Callable[[Any], Any], seconds: float
+    name: str,
+    model: PreTrainedModel,
+    dtype: torch.dtype,
+    prepared: Callable[[PreTrainedModel], Call],
+    seconds: float,
 ) -> Iterator[Figure]:
     """Yield how many times as fast an accelerated copy is, behind a check against float64.
 
-    ``call(model)`` gives what is timed: a function that returns what is compared.
+    ``prepared(model)`` gives the call that is timed, which returns what is compared.
     """
     name = f"{name} {str(dtype).removeprefix('torch.')}"
-    before, after = deepcopy(model).to(dtype), hw.hf.accelerate(deepcopy(model).to(dtype))
-    theirs, ours = call(before), call(after)
+    before = nn.Module.to(deepcopy(model), dtype)
+    theirs, ours = prepared(before), prepared(hw.hf.accelerate(deepcopy(before)))
     plain, found = theirs(), ours()
-    _check(name, found, plain, call(deepcopy(model).double())())
+    _check(name, found, plain, prepared(deepcopy(model).double())())
     times = alternate({"before": theirs, "after": ours}, seconds)
     ratios = [a / b for a, b in zip(times["before"], times["after"], strict=True)]
     yield figure(name, "before", [1e3 * t for t in times["before"]], "ms")
@@ -191,8 +203,8 @@ def _check(name: str, found: Tensor, plain: Tensor, exact: Tensor) -> None:
 
 
 if __name__ == "__main__":
-    transformers.logging.set_verbosity_error()
-    with torch.inference_mode():
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    with torch.no_grad():
         main(
             "benchmarks.models",
             __doc__,

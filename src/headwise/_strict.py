@@ -14,9 +14,10 @@ def strict(on: bool = True) -> Iterator[None]:
     """Make every slow path an error while the block runs, in this thread or task alone.
 
     A path is slow where ``backend="auto"`` would take anything but the fast backend of the
-    device: ``native`` on the CPU, ``flex`` on CUDA, ``sdpa`` on others; of linear attention,
-    ``native`` on the CPU. Where nothing is computed, on the meta device, none is slow. A backend that is named in the call is what was asked for and
-    never an error, and ``attention_weights`` has one way only.
+    device: ``native`` on the CPU, ``flex`` on CUDA, ``sdpa`` on others; for linear attention,
+    ``native`` on the CPU. Where nothing is computed, on the meta device, none is slow. A backend
+    that is named in the call is what was asked for and never an error, and ``attention_weights``
+    has one way only.
 
     Under ``torch.compile`` the error comes when the call is traced. Put the block around the call
     of the compiled function; inside a function compiled with ``fullgraph=True`` torch refuses it.

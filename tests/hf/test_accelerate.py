@@ -93,10 +93,10 @@ def test_training_goes_on(name: str) -> None:
             if isinstance(getattr(part, "attention_dropout", None), float):
                 part.attention_dropout = 0.0
         model.train()
-        answer(model, given).square().sum().backward()
+        torch.autograd.backward(answer(model, given).square().sum())
     exact = copy.deepcopy(before).double()
     exact.zero_grad()
-    answer(exact, given).square().sum().backward()
+    torch.autograd.backward(answer(exact, given).square().sum())
     rows = zip(*(dict(m.named_parameters()).items() for m in (after, before, exact)), strict=True)
     for (label, found), (_, plain), (_, wanted) in rows:
         if plain.grad is None:
@@ -118,7 +118,7 @@ def test_an_optimiser_changes_what_is_computed() -> None:
     with torch.no_grad():
         first = answer(after, given)
     steps = torch.optim.SGD(after.parameters(), 0.1)
-    answer(after.train(), given).square().mean().backward()
+    torch.autograd.backward(answer(after.train(), given).square().mean())
     steps.step()
     after.eval()
     with torch.no_grad():
@@ -197,7 +197,7 @@ class Embedder(nn.Module):
         self.model, self.shared = model, nn.Linear(24, 24)
         self.again = self.shared
 
-    def forward(self, **given: Tensor) -> Tensor:
+    def forward(self, **given: Tensor) -> Any:
         states: Tensor = self.model(**given).last_hidden_state
         return self.again(self.shared(states).mean(1))
 
@@ -266,7 +266,8 @@ def test_a_model_with_attention_of_its_own_inside_is_taken_in_parts() -> None:
                 add_cross_attention=True,
             )
         ),
-    ).eval()
+    )
+    outer.eval()
     hf.register()
     with pytest.raises(BackendRefused):
         outer.set_attn_implementation("headwise")
@@ -284,7 +285,7 @@ def test_parts_keep_the_implementations_that_they_had() -> None:
         text_config={**sizes, "vocab_size": 61},
         vision_config={**sizes, "image_size": 8, "patch_size": 2},
     )
-    model: Any = transformers.CLIPModel(config).eval()
+    model: Any = transformers.CLIPModel(config)
     model.set_attn_implementation({"text_config": "eager", "vision_config": "sdpa"})
     hf.accelerate(model)
     assert all(row.served for row in hf.report(model))
@@ -296,7 +297,7 @@ def test_parts_keep_the_implementations_that_they_had() -> None:
 def test_models_without_numbers_can_be_accelerated() -> None:
     config = tiny("bert").config
     with torch.device("meta"):
-        model: Any = transformers.BertModel(config).eval()
+        model: Any = transformers.BertModel(config)
     hf.accelerate(model)
     assert all(row.served for row in hf.report(model))
     model.to_empty(device="cpu")

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 from torch import nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
@@ -49,7 +50,7 @@ def own_class(module: nn.Module) -> type:
     return base_of(type(module)) if is_fast(module) else type(module)
 
 
-def _why_left(module: nn.Module) -> str:
+def _why_left(module: Any) -> str:
     fast = fast_class_of(module)
     if fast is None:
         return f"{module._get_name()} computes in its own way"

@@ -5,6 +5,7 @@ from transformers.pytorch_utils import Conv1D
 from typing_extensions import override
 
 from headwise.ops.projection import linear
+from headwise.ops.projection.choice import FEW_ROWS
 
 
 class FastConv1D(Conv1D):
@@ -18,6 +19,10 @@ class FastConv1D(Conv1D):
 
     @override
     def forward(self, x: Tensor) -> Tensor:
+        if x.numel() <= FEW_ROWS * x.shape[-1]:
+            # Our kernel for few rows reads rows of weights, and these are columns.
+            few: Tensor = super().forward(x)  # type: ignore[no-untyped-call]
+            return few
         return linear(x, self.weight.t(), self.bias)
 
 

@@ -24,6 +24,7 @@ from headwise.hf.accelerated.straight_code import (
     computed_by,
     names_in,
 )
+from headwise.hf.accelerated.swap import base_of
 from headwise.ops.projection import linear
 
 _PACKAGE = "transformers."
@@ -110,10 +111,8 @@ def _is_special(module: nn.Module) -> bool:
 
 
 def _can_fuse(layer: nn.Module | None, activation: nn.Module | None) -> bool:
-    linear_kinds = (nn.Linear, FastLinear, *FastConv1D.__mro__[:2])
-    return (
-        type(layer) in linear_kinds and activation is not None and name_of(activation) is not None
-    )
+    kinds = (*_LAYERS, *map(base_of, _LAYERS))
+    return type(layer) in kinds and activation is not None and name_of(activation) is not None
 
 
 def _neighbours(computed: Computed) -> Iterator[tuple[str, str]]:
