@@ -12,7 +12,7 @@ THREADS = 2
 
 settings.register_profile(
     "fast",
-    max_examples=18,
+    max_examples=25,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

@@ -93,8 +93,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         hw.PatternError,
         "linear_attend: kv_mask must be (batch, kv_len), (2, 3) here, got (2, 4)\n"
         "  hint: True = real token; kv_mask.expand(batch, -1) repeats one row; a mask "
-        "over queries and keys is not for linear attention, "
-        "headwise.attend takes it as Dense(mask)",
+        "over queries and keys is for headwise.attend, as Dense(mask)",
     ),
     "numbers in a mask": (
         {"kv_mask": torch.full((2, 3), 0.5)},

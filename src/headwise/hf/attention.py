@@ -112,7 +112,7 @@ def attention(  # noqa: PLR0913
         key, value = ordinary(key), ordinary(value)
         output = attend(query, key, value, pattern, dropout_p=dropout, **extras)
     weights = None
-    if _wants_weights(others):
+    if wants_weights(others):
         key = ordinary(key)
         weights = attention_weights(query, key, pattern, **extras)
     return output.transpose(1, 2).contiguous(), weights
@@ -160,7 +160,7 @@ def _refuse_unknown(module: nn.Module, others: dict[str, object]) -> None:
         )
 
 
-def _wants_weights(others: dict[str, object]) -> bool:
+def wants_weights(others: dict[str, object]) -> bool:
     """Say whether the weights are asked for, in the call or by transformers' output recorder."""
     recorded: dict[str, object] = _active_collector.get() or {}  # type: ignore[no-untyped-call]
     return bool(others.get("output_attentions")) or any("attentions" in name for name in recorded)

@@ -11,6 +11,7 @@ from headwise.nn.linear_cost import Sizes, costs_of
 from headwise.nn.mechanism import AttentionCall, ChosenForm, Cost, Step
 from headwise.ops import LinearState, linear_attend, linear_attention_weights
 from headwise.ops.linear import native
+from headwise.ops.linear.api import fastest_form
 from headwise.ops.linear.call import LinearCall
 from headwise.ops.linear.features import as_feature_map
 from headwise.ops.linear.state import work_dtype
@@ -80,8 +81,7 @@ class LinearRule(NamedTuple):
         reasons = native.refusals(settled)
         if not reasons:
             return ChosenForm("native", "native" if causal else "whole", {})
-        is_step = call.query.shape[-2] == 1
-        name = "recurrent" if is_step else "chunked"
+        name = fastest_form(settled)
         return ChosenForm(name, name if causal else "whole", {"native": tuple(reasons)})
 
     def _checked(self, call: AttentionCall, *, carried: bool) -> bool:

@@ -174,7 +174,7 @@ class LowRank(nn.Module):
         matrix = for_values.matrix(call.key.shape[2], found.real).to(over)
         if matrix.ndim == 3:
             group = call.query.shape[1] // call.key.shape[1]
-            chosen = pick("heads", heads, call.query.shape[1])
+            chosen = pick(_NAME, "heads", heads, call.query.shape[1])
             matrix = matrix.repeat_interleave(group, 0)
             matrix = matrix if chosen is None else matrix[chosen]
         weights = torch.matmul(over, matrix)

@@ -8,7 +8,8 @@ from torch import Tensor
 from headwise.errors import PatternError
 from headwise.nn.length_projections import LengthProjection
 from headwise.nn.mechanism import AttentionCall
-from headwise.ops.lowrank.padding import cleared, padding
+from headwise.ops.given_tensors import padded_keys
+from headwise.ops.lowrank.padding import cleared
 from headwise.ops.softmax.settle_bias import Bias
 from headwise.patterns import Full, KeyMask, Pattern
 from headwise.patterns.wording import pattern_name
@@ -87,7 +88,7 @@ def spelled(
 
 def _cleared(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return keys and values with zeros at padding, and which are real."""
-    padded = None if call.kv_mask is None else padding(_NAME, call.kv_mask, call.key)
+    padded = None if call.kv_mask is None else padded_keys(_NAME, call.kv_mask, call.key)
     key, value = cleared(call.key, call.value, padded)
     return key, value, None if padded is None else ~padded
 

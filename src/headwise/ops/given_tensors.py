@@ -4,6 +4,8 @@ import torch
 from torch import Tensor
 
 from headwise._checks import refuse_dtypes, refuse_shapes
+from headwise.errors import PatternError
+from headwise.patterns.dense import as_mask
 
 
 def fit_together(query: Tensor, key: Tensor, value: Tensor) -> bool:
@@ -109,3 +111,18 @@ def as_autocast(tensor: Tensor) -> Tensor:
     if tensor.dtype == torch.float64 or not tensor.is_floating_point():
         return tensor
     return tensor.to(torch.get_autocast_dtype(kind))
+
+
+def padded_keys(caller: str, kv_mask: Tensor, key: Tensor) -> Tensor:
+    """Return which keys are padding, (batch, kv_len); leading dimensions may have been joined."""
+    real = as_mask(f"{caller}, kv_mask", kv_mask).to(key.device)
+    lead, kv_len = key.shape[:-3], key.shape[-2]
+    samples = lead.numel()
+    if real.shape in ((*lead, kv_len), (samples, kv_len)):
+        return ~real.reshape(samples, kv_len)
+    raise PatternError(
+        f"{caller}: kv_mask must be (batch, kv_len), {(samples, kv_len)} here, "
+        f"got {tuple(real.shape)}\n"
+        "  hint: True = real token; kv_mask.expand(batch, -1) repeats one row; a mask over queries "
+        "and keys is for headwise.attend, as Dense(mask)"
+    )

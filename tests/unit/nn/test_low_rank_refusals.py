@@ -68,8 +68,8 @@ CALLS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         lambda: layer()(X, kv_mask=torch.ones(2, 6, dtype=torch.bool)),
         hw.PatternError,
         "LowRank: kv_mask must be (batch, kv_len), (2, 7) here, got (2, 6)\n"
-        "  hint: True = real token; pairs of queries and keys cannot be hidden from each other "
-        "here, headwise.attend takes such a mask as Dense(mask)",
+        "  hint: True = real token; kv_mask.expand(batch, -1) repeats one row; a mask over queries "
+        "and keys is for headwise.attend, as Dense(mask)",
     ),
     "heads of another layer": (
         lambda: LowRank(3, 9, num_kv_heads=4).fit(kv_heads=2),

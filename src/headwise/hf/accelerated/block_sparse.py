@@ -12,8 +12,7 @@ from headwise import _native
 from headwise.hf.accelerated.families import fast_class_of
 from headwise.hf.accelerated.given_mask import read_mask
 from headwise.hf.accelerated.swap import base_of, refusal_of, swap
-from headwise.hf.attention import _wants_weights as wants_weights
-from headwise.hf.attention import attention
+from headwise.hf.attention import attention, wants_weights
 from headwise.hf.big_bird import FEWEST_BLOCKS, counts_of, drawn_blocks
 from headwise.ops import attend
 from headwise.patterns import Documents, Full, Pattern, Tiles, bigbird

@@ -131,7 +131,7 @@ def _run(caller: str, call: LinearCall, backend: str) -> tuple[Tensor, LinearSta
         names = ", ".join(repr(name) for name in ("auto", *_FORMS, "reference"))
         raise ValueError(f"{caller}: unknown backend {backend!r}\n  hint: choose one of {names}")
     if backend == "auto":
-        backend = _fastest(call)
+        backend = fastest_form(call)
         if backend != "native" and call.query.is_cpu and _strict.here:
             raise refuse_slow(caller, "native", backend, native.refusals(call))
         if _native.kernels is None and not is_compiling():
@@ -147,7 +147,7 @@ def _run(caller: str, call: LinearCall, backend: str) -> tuple[Tensor, LinearSta
     return sums.run(call, _FORMS[backend].run)
 
 
-def _fastest(call: LinearCall) -> str:
+def fastest_form(call: LinearCall) -> str:
     """Name the form for a call; a chunk of one token is a detour."""
     if not native.refusals(call):
         return "native"

@@ -7,15 +7,20 @@ from torch import Tensor
 
 from headwise._checks import refuse_dtypes, refuse_shapes
 from headwise._forks import alone_after_fork
-from headwise.errors import DtypeError, PatternError
-from headwise.ops.given_tensors import as_autocast, as_one_batch, check_tensors, fit_together
+from headwise.errors import DtypeError
+from headwise.ops.given_tensors import (
+    as_autocast,
+    as_one_batch,
+    check_tensors,
+    fit_together,
+    padded_keys,
+)
 from headwise.ops.linear.call import LinearCall
 from headwise.ops.linear.features import FeatureMap, Features, as_feature_map
 from headwise.ops.linear.scales import NOTHING
 from headwise.ops.linear.settle_decay import settle_decay
 from headwise.ops.linear.settle_state import settle_state
 from headwise.ops.linear.state import LinearState, work_dtype
-from headwise.patterns.dense import as_mask
 
 
 class Asked(NamedTuple):
@@ -65,7 +70,7 @@ def settle(caller: str, query: Tensor, key: Tensor, value: Tensor, asked: Asked)
             key=key,
             value=value,
         )
-    padded = None if asked.kv_mask is None else _padding(caller, asked.kv_mask, key)
+    padded = None if asked.kv_mask is None else padded_keys(caller, asked.kv_mask, key)
     log_decay = settle_decay(caller, asked.decay, asked.causal, key)
     lead = key.shape[:-3]
     if query.ndim != 4:
@@ -142,19 +147,3 @@ def _features(
         )
     # The factor of a query is in every term of its row and in the divisor.
     return Features(values.to(x.dtype), None if is_query else log_gain)
-
-
-def _padding(caller: str, kv_mask: Tensor, key: Tensor) -> Tensor:
-    """Return which keys are padding, (batch, kv_len); leading dimensions may have been joined."""
-    real = as_mask(f"{caller}, kv_mask", kv_mask).to(key.device)
-    lead, kv_len = key.shape[:-3], key.shape[-2]
-    samples = lead.numel()
-    if real.shape in ((*lead, kv_len), (samples, kv_len)):
-        return ~real.reshape(samples, kv_len)
-    raise PatternError(
-        f"{caller}: kv_mask must be (batch, kv_len), {(samples, kv_len)} here, "
-        f"got {tuple(real.shape)}\n"
-        "  hint: True = real token; kv_mask.expand(batch, -1) repeats one row; "
-        "a mask over queries and keys is not for linear attention, "
-        "headwise.attend takes it as Dense(mask)"
-    )

@@ -46,15 +46,7 @@ def linear_attention_weights(  # noqa: PLR0913 (those of linear_attend)
     """
     asked = Asked(feature_map, causal, kv_mask, decay, normalize, None)
     call = settle(_CALLER, query, key, key, asked)
-    chosen = _picked("rows", rows, query.shape[-2]), _picked("heads", heads, query.shape[-3])
+    which = (("rows", rows, query.shape[-2]), ("heads", heads, query.shape[-3]))
+    chosen = [pick(_CALLER, *one) for one in which]
     found = alone_after_fork(reference.weights)(call, *chosen).to(query.dtype)
     return found if query.ndim == 4 else found.reshape(*query.shape[:-3], *found.shape[1:])
-
-
-def _picked(name: str, selection: Selection, size: int) -> list[int] | None:
-    """Return chosen indices as ``attention_weights`` does, and name this caller in a refusal."""
-    try:
-        return pick(name, selection, size)
-    except (IndexError, TypeError) as refused:
-        text = str(refused).removeprefix("attention_weights")
-        raise type(refused)(f"{_CALLER}{text}") from None

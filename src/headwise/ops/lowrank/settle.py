@@ -9,9 +9,14 @@ from torch import Tensor
 from headwise._checks import refuse_dtypes, refuse_shapes
 from headwise._forks import alone_after_fork
 from headwise.errors import DtypeError, ShapeError
-from headwise.ops.given_tensors import as_autocast, as_one_batch, check_tensors, fit_together
+from headwise.ops.given_tensors import (
+    as_autocast,
+    as_one_batch,
+    check_tensors,
+    fit_together,
+    padded_keys,
+)
 from headwise.ops.lowrank.call import LowRankCall
-from headwise.ops.lowrank.padding import padding
 from headwise.ops.lowrank.project import first_columns
 
 
@@ -49,7 +54,7 @@ def settle(
             key_projection=for_keys,
             value_projection=for_values,
         )
-    padded = None if kv_mask is None else padding(caller, kv_mask, key)
+    padded = None if kv_mask is None else padded_keys(caller, kv_mask, key)
     if query.ndim != 4:
         query, key, value = as_one_batch(query), as_one_batch(key), as_one_batch(value)
     kv_len = key.shape[2]

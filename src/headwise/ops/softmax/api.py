@@ -178,7 +178,9 @@ def attention_weights(
     extras = Extras(bias, scale, softcap, sinks, 0.0, q_offset, kv_offset)
     call = settle("attention_weights", query, key, key, pattern, extras, False)
     found = _weights(
-        call, pick("rows", rows, query.shape[-2]), pick("heads", heads, query.shape[-3])
+        call,
+        pick("attention_weights", "rows", rows, query.shape[-2]),
+        pick("attention_weights", "heads", heads, query.shape[-3]),
     )
     return found if query.ndim == 4 else found.reshape(*query.shape[:-3], *found.shape[1:])
 

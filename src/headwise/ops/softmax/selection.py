@@ -12,7 +12,7 @@ from headwise.ops.softmax.call import Call, Distances
 Selection: TypeAlias = Sequence[int] | Tensor | slice | int | None
 
 
-def pick(name: str, selection: Selection, size: int) -> list[int] | None:
+def pick(caller: str, name: str, selection: Selection, size: int) -> list[int] | None:
     """Return the chosen indices below ``size`` as a list; ``None`` for all.
 
     Raises:
@@ -27,7 +27,7 @@ def pick(name: str, selection: Selection, size: int) -> list[int] | None:
         if selection.dtype == torch.bool:
             if selection.shape != (size,):
                 raise IndexError(
-                    f"attention_weights: a boolean {name}= must have the shape ({size},), "
+                    f"{caller}: a boolean {name}= must have the shape ({size},), "
                     f"got {tuple(selection.shape)}"
                 )
             return [number for number, wanted in enumerate(selection.tolist()) if wanted]
@@ -38,12 +38,11 @@ def pick(name: str, selection: Selection, size: int) -> list[int] | None:
         ]
     except TypeError:
         raise TypeError(
-            f"attention_weights: {name}= takes integers, a slice or a boolean tensor, "
-            f"got {selection!r}"
+            f"{caller}: {name}= takes integers, a slice or a boolean tensor, got {selection!r}"
         ) from None
     wrong = [number for number in chosen if not -size <= number < size]
     if wrong:
-        raise IndexError(f"attention_weights: {name}={wrong[0]} is out of range for size {size}")
+        raise IndexError(f"{caller}: {name}={wrong[0]} is out of range for size {size}")
     return [number % size for number in chosen]
 
 

@@ -65,12 +65,19 @@ CALLS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         "Tensor, Tensor, Tensor, Tensor, int\n"
         "  hint: a projection is (rank, length) or (kv_heads, rank, length)",
     ),
+    "kv_mask of one sample": (
+        lambda: hw.lowrank_attend(Q, K, V, P, P, kv_mask=torch.ones(5, dtype=torch.bool)),
+        hw.PatternError,
+        "lowrank_attend: kv_mask must be (batch, kv_len), (2, 5) here, got (5,)\n"
+        "  hint: True = real token; kv_mask.expand(batch, -1) repeats one row; a mask over queries "
+        "and keys is for headwise.attend, as Dense(mask)",
+    ),
     "kv_mask": (
         lambda: hw.lowrank_attend(Q, K, V, P, P, kv_mask=torch.ones(3, 5, dtype=torch.bool)),
         hw.PatternError,
         "lowrank_attend: kv_mask must be (batch, kv_len), (2, 5) here, got (3, 5)\n"
-        "  hint: True = real token; pairs of queries and keys cannot be hidden from each other "
-        "here, headwise.attend takes such a mask as Dense(mask)",
+        "  hint: True = real token; kv_mask.expand(batch, -1) repeats one row; a mask over queries "
+        "and keys is for headwise.attend, as Dense(mask)",
     ),
     "numbers of a mask": (
         lambda: hw.lowrank_attend(Q, K, V, P, P, kv_mask=torch.full((2, 5), 0.5)),
@@ -150,9 +157,9 @@ def test_there_is_no_causal_form() -> None:
 
 
 MASKS: dict[str, Tensor] = {
-    "one for all samples": torch.tensor([1, 1, 0, 1, 0]),
-    "a row": torch.tensor([[1.0, 1.0, 0.0, 1.0, 0.0]]),
-    "every sample": torch.tensor([[True, True, False, True, False]]).expand(2, 5),
+    "whole numbers": torch.tensor([[1, 1, 0, 1, 0]]).expand(2, 5),
+    "numbers": torch.tensor([[1.0, 1.0, 0.0, 1.0, 0.0]]).expand(2, 5),
+    "booleans": torch.tensor([[True, True, False, True, False]]).expand(2, 5),
 }
 
 
