@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.overrides import _get_current_function_mode_stack
 
 from headwise import _native
@@ -15,8 +16,11 @@ from headwise.ops.projection.packed import bytes_of
 from headwise.ops.projection.switch import in_use
 from headwise.ops.watchers import is_transformed, is_watched
 
-# Rows up to which reading the weights is what costs; see docs/decisions/0020.
+# Rows up to which reading the weights is what costs, whatever their number; docs/decisions/0020.
 FEW_ROWS = 4
+# And where the whole call is so small that starting a library costs more; docs/decisions/0027.
+_FEW_ROWS_OF_SMALL_CALLS = 16
+_SMALL_CALL = 3 << 20
 # Multiplications of a float32 call below which starting oneDNN costs more than it saves.
 _WORTH_ONEDNN = 1 << 20
 
@@ -61,21 +65,20 @@ def against_all(x: Tensor, weight: Tensor, bias: Tensor | None) -> Iterator[str]
         return
     if in_use() == "torch":
         yield "headwise.nn.projections('torch') or HEADWISE_PROJECTIONS=torch asks for torch's own"
-    if torch.autograd.forward_ad._current_level >= 0:
+    if forward_ad._current_level >= 0:
         yield "forward-mode differentiation is on"
     if not x.is_cpu:
         yield f"it is for the CPU, and the input is on {x.device}"
     elif torch.is_autocast_enabled("cpu"):
         yield "autocast chooses the dtype"
-    free = alike = usual = True
-    graded = torch.is_grad_enabled()
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        yield "a gradient is wanted"
+    dtype, on_cpu = x.dtype, x.is_cpu
+    alike = usual = True
     for tensor in tensors:
-        free = free and not (graded and tensor.requires_grad)
-        alike = alike and tensor.dtype == x.dtype and tensor.is_cpu == x.is_cpu
+        alike = alike and tensor.dtype == dtype and tensor.is_cpu == on_cpu
         usual = usual and tensor.layout == torch.strided and tensor.numel() > 0
         usual = usual and not tensor.is_neg()
-    if not free:
-        yield "a gradient is wanted"
     if not alike:
         yield "the tensors differ in dtype or device"
     if not usual:
@@ -94,8 +97,11 @@ def against_rows(x: Tensor, weight: Tensor) -> Iterator[str]:
         yield f"it computes float32, bfloat16 and float16, and the input is {x.dtype}"
     if x.dtype == torch.float16 and x.numel() == x.shape[-1]:
         yield "torch reads the weight faster for one row of float16"
-    if x.numel() > FEW_ROWS * x.shape[-1]:
-        yield f"it is for at most {FEW_ROWS} rows"
+    numbers, inputs = x.numel(), x.shape[-1]
+    if numbers > FEW_ROWS * inputs:
+        small = numbers <= _FEW_ROWS_OF_SMALL_CALLS * inputs and x.dtype in _DTYPES
+        if not small or numbers * weight.shape[0] > _SMALL_CALL:
+            yield f"it is for at most {FEW_ROWS} rows, and for small calls"
     if weight.shape[-1] > 1 and weight.stride(-1) != 1:
         yield "the weight's innermost stride is not 1"
 
@@ -113,8 +119,8 @@ def against_onednn(x: Tensor, weight: Tensor) -> Iterator[str]:
             yield "on processors of Intel, torch multiplies float32 by MKL, which is made for them"
         if x.numel() * weight.shape[0] < _WORTH_ONEDNN:
             yield "the call is so small that starting it costs more than it saves"
-    if not weight.is_contiguous():
-        yield "the weight is not contiguous"
+    if not weight.is_contiguous() and not weight.mT.is_contiguous():
+        yield "neither the weight nor its transpose is contiguous"
 
 
 def against_packing(weight: Tensor) -> Iterator[str]:
@@ -123,7 +129,7 @@ def against_packing(weight: Tensor) -> Iterator[str]:
         yield "headwise.nn.projections('unpacked') or HEADWISE_PROJECTIONS=unpacked asks for none"
     if weight.is_inference():
         yield "the weight was made in inference mode, where torch does not count its changes"
-    elif weight.is_shared():  # type: ignore[no-untyped-call]
+    elif weight.untyped_storage().is_shared():
         yield "the weight is shared with other processes, whose changes are not seen here"
 
 

@@ -39,12 +39,12 @@ def packed(weight: Tensor) -> Tensor:
     copies = _kept.get(owner, {})
     part = (weight.storage_offset(), *weight.shape, *weight.stride(), weight.dtype)
     known, version = copies.get(part), weight._version
-    storage, sample = weight.untyped_storage().data_ptr(), _sample(weight)
+    storage = weight.untyped_storage().data_ptr()
     if (
         known is not None
         and known.version == version
         and known.storage == storage
-        and torch.equal(known.sample, sample)
+        and torch.equal(known.sample, _sample(weight))
     ):
         return known.weight
     ordered = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)
@@ -56,7 +56,7 @@ def packed(weight: Tensor) -> Tensor:
     room = 2 * owner.nbytes - weight.nbytes
     while others and sum(copy.nbytes for copy in others.values()) > room:
         del others[next(iter(others))]
-    found = _Packed(ordered, version, storage, weight.nbytes, sample.clone())
+    found = _Packed(ordered, version, storage, weight.nbytes, _sample(weight).clone())
     _kept[owner] = {**others, part: found}
     return found.weight
 
@@ -110,9 +110,9 @@ def bytes_of(weight: Tensor) -> int:
 
 def _sample(weight: Tensor) -> Tensor:
     """Return the bits of some numbers of a weight, of every row and every column."""
-    bits = weight.detach().view(torch.int32 if weight.element_size() == 4 else torch.int16)
-    step = _step(*bits.shape)
-    return bits.as_strided(((bits.numel() + step - 1) // step,), (step,))
+    step = _step(*(weight.shape if weight.is_contiguous() else weight.mT.shape))
+    numbers = weight.as_strided(((weight.numel() + step - 1) // step,), (step,))
+    return numbers.view(torch.int32 if weight.element_size() == 4 else torch.int16)
 
 
 @cache

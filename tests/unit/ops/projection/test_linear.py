@@ -37,7 +37,7 @@ def inference_on_a_processor_like_most(monkeypatch: pytest.MonkeyPatch) -> objec
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
-@pytest.mark.parametrize("rows", [1, 3, 4, 5, 67])
+@pytest.mark.parametrize("rows", [1, 3, 4, 5, 16, 67])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_every_way_is_the_linear_map(activation: str, rows: int, dtype: torch.dtype) -> None:
     x, weight, bias = drawn(rows, dtype)
@@ -52,6 +52,16 @@ def test_every_way_is_the_linear_map(activation: str, rows: int, dtype: torch.dt
             assert_within_budget(found, exact=exact, plain=plain, label=use)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("use", ["packed", "unpacked"])
+def test_a_weight_may_lie_the_other_way_round(use: str, dtype: torch.dtype) -> None:
+    x, weight, bias = drawn(67, dtype)
+    turned = weight.t().contiguous().t()
+    with hw.nn.projections(use):
+        assert explain_linear(x, turned, bias).library == "onednn"
+        assert_same_bits(linear(x, turned, bias), linear(x, weight, bias), use)
+
+
 @pytest.mark.parametrize(
     ("rows", "dtype", "library"),
     [
@@ -59,7 +69,9 @@ def test_every_way_is_the_linear_map(activation: str, rows: int, dtype: torch.dt
         (4, torch.bfloat16, "rows"),
         (2, torch.float16, "rows"),
         (1, torch.float16, "torch"),
-        (5, torch.float32, "torch"),  # too small to start oneDNN for
+        (16, torch.float32, "rows"),  # too small to start a library for
+        (16, torch.bfloat16, "rows"),
+        (16, torch.float16, "torch"),
         (67, torch.float32, "onednn"),
         (67, torch.float16, "torch"),
         (1, torch.float64, "torch"),
@@ -71,6 +83,10 @@ def test_which_way_is_taken(rows: int, dtype: torch.dtype, library: str) -> None
     assert explain_linear(x, weight, bias).library == library
     with hw.nn.projections("torch"):
         assert explain_linear(x, weight, bias).library == "torch"
+
+
+def test_more_rows_of_a_small_weight_are_left_to_torch() -> None:
+    assert explain_linear(torch.ones(17, 31), torch.ones(29, 31)).library == "torch"
 
 
 def test_intel_multiplies_float32_by_torchs_own(monkeypatch: pytest.MonkeyPatch) -> None:

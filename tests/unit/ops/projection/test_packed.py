@@ -56,6 +56,20 @@ def test_a_weight_is_packed_once(layer: nn.Linear, x: Tensor) -> None:
     assert packed_copy(layer.weight) is first
 
 
+def test_a_change_of_one_row_of_a_weight_that_lies_the_other_way_round_is_seen(
+    x: Tensor,
+) -> None:
+    owner = nn.Parameter(torch.randn(257, 131))
+    with torch.inference_mode():
+        linear(x, owner.t())
+    for part in (owner.data[5], owner.data[:, 7]):
+        part.mul_(3)
+        with torch.inference_mode():
+            found, plain = linear(x, owner.t()), functional.linear(x, owner.t())
+            exact = functional.linear(x.double(), owner.t().double())
+        assert_within_budget(found, exact=exact, plain=plain, label="changed")
+
+
 @pytest.mark.parametrize(
     "change",
     [
