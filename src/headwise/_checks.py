@@ -1,5 +1,8 @@
 """Words the refusals that several callers share; never changes a value."""
 
+from numbers import Real
+
+import torch
 from torch import Tensor
 
 from headwise.errors import DtypeError, ShapeError
@@ -8,6 +11,15 @@ from headwise.errors import DtypeError, ShapeError
 def is_int(number: object) -> bool:
     """Say whether something is an int; flags are not."""
     return isinstance(number, int) and not isinstance(number, bool)
+
+
+def is_one_number(given: object) -> bool:
+    """Say whether something is a number, or a tensor of one; flags are not."""
+    if type(given) is float:
+        return True
+    if isinstance(given, Tensor):
+        return given.numel() == 1 and given.dtype != torch.bool
+    return isinstance(given, Real | torch.SymFloat) and not isinstance(given, bool)
 
 
 def describe(**tensors: Tensor) -> list[str]:

@@ -1,5 +1,6 @@
 """The whole text of every refusal of ``attend`` and its kin."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -239,7 +240,15 @@ def test_a_backend_that_refuses_lists_every_reason() -> None:
     )
 
 
-@pytest.mark.parametrize("scale", [float("nan"), float("inf")])
-def test_a_scale_that_is_no_number(scale: float) -> None:
-    with pytest.raises(ValueError, match=r"attend: scale must be a finite number, got (nan|inf)"):
+@pytest.mark.parametrize("scale", [float("nan"), float("inf"), "a", True, torch.ones(2)])
+def test_a_scale_that_is_no_number(scale: Any) -> None:
+    wanted = rf"^attend: scale must be a finite number, got {re.escape(str(scale))}\n"
+    with pytest.raises(ValueError, match=wanted):
         hw.attend(*FIT, scale=scale)
+
+
+@pytest.mark.parametrize(("name", "rule"), [("softcap", "above 0"), ("dropout_p", "between 0")])
+def test_a_cap_or_a_share_that_is_no_number(name: str, rule: str) -> None:
+    given: dict[str, Any] = {name: "a"}
+    with pytest.raises(ValueError, match=rf"^attend: {name} must .*{rule}.*, got a\n"):
+        hw.attend(*FIT, **given)

@@ -1,12 +1,11 @@
 """Checks one call of low-rank attention and fills in its defaults."""
 
 from math import isfinite
-from numbers import Real
 
 import torch
 from torch import Tensor
 
-from headwise._checks import refuse_dtypes, refuse_shapes
+from headwise._checks import is_one_number, refuse_dtypes, refuse_shapes
 from headwise._forks import alone_after_fork
 from headwise.errors import DtypeError, ShapeError
 from headwise.ops.given_tensors import (
@@ -102,14 +101,8 @@ def _check_scale(caller: str, scale: float | None) -> None:
             f"{caller}: scale must be a number, got a tensor that wants a gradient\n"
             "  hint: multiply query by it instead, and pass scale=1.0"
         )
-    if scale is not None and not (_is_one_number(scale) and isfinite(scale)):
+    if scale is not None and not (is_one_number(scale) and isfinite(scale)):
         raise ValueError(
             f"{caller}: scale must be a finite number, got {scale}\n"
             "  hint: leave scale out for head_dim ** -0.5"
         )
-
-
-def _is_one_number(given: object) -> bool:
-    if isinstance(given, Tensor):
-        return given.numel() == 1 and given.dtype != torch.bool
-    return isinstance(given, Real | torch.SymFloat) and not isinstance(given, bool)

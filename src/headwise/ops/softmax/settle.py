@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from headwise._checks import refuse_dtypes, refuse_shapes
+from headwise._checks import is_one_number, refuse_dtypes, refuse_shapes
 from headwise._forks import alone_after_fork
 from headwise.errors import DtypeError, PatternError
 from headwise.ops.given_tensors import as_autocast, as_one_batch, check_tensors, fit_together
@@ -102,17 +102,17 @@ def _check_numbers(caller: str, extras: Extras) -> None:
                 f"{caller}: {name} must be a number, got a tensor that wants a gradient\n"
                 f"  hint: {hint}"
             )
-    if scale is not None and not isfinite(scale):
+    if scale is not None and not (is_one_number(scale) and isfinite(scale)):
         raise ValueError(
             f"{caller}: scale must be a finite number, got {scale}\n"
             "  hint: leave scale out for head_dim ** -0.5"
         )
-    if softcap is not None and not 0 < softcap < inf:
+    if softcap is not None and not (is_one_number(softcap) and 0 < softcap < inf):
         raise ValueError(
             f"{caller}: softcap must be above 0 and finite, got {softcap}\n"
             "  hint: leave softcap out for scores without a cap"
         )
-    if not 0.0 <= dropout_p <= 1.0:
+    if not (is_one_number(dropout_p) and 0.0 <= dropout_p <= 1.0):
         raise ValueError(
             f"{caller}: dropout_p must lie between 0 and 1, got {dropout_p}\n"
             "  hint: dropout_p is the share of weights set to zero"
