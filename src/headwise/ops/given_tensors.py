@@ -1,5 +1,7 @@
 """Checks the query, key and value of an operation, and brings them to one form."""
 
+from math import prod
+
 import torch
 from torch import Tensor
 
@@ -117,7 +119,8 @@ def padded_keys(caller: str, kv_mask: Tensor, key: Tensor) -> Tensor:
     """Return which keys are padding, (batch, kv_len); leading dimensions may have been joined."""
     real = as_mask(f"{caller}, kv_mask", kv_mask).to(key.device)
     lead, kv_len = key.shape[:-3], key.shape[-2]
-    samples = lead.numel()
+    # The size of a torch.Size is a constant to compilers.
+    samples = prod(lead)
     if real.shape in ((*lead, kv_len), (samples, kv_len)):
         return ~real.reshape(samples, kv_len)
     raise PatternError(

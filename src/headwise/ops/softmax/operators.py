@@ -20,7 +20,7 @@ from headwise.patterns.spelling import spell
 
 _ADDED = "Tensor? bias, Tensor? slopes, Tensor? table, Tensor? sinks, Tensor? seed"
 _RULES = (
-    "Tensor[] tensors, str? pattern, SymInt[] numbers, SymInt[] q_offsets, SymInt[] kv_offsets, "
+    "Tensor[]? tensors, str? pattern, SymInt[]? numbers, SymInt[] q_offsets, SymInt[] kv_offsets, "
     "SymInt lowest, float scale, float softcap, float dropout_p"
 )
 _GIVEN = "Tensor query, Tensor key, Tensor value"
@@ -83,9 +83,10 @@ def _flat(rules: Rules, tensors: Sequence[Tensor]) -> tuple[object, ...]:
     if isinstance(pattern, Pattern):
         pattern, numbers, tensors = spell(pattern)
     return (
-        list(tensors),
+        # AOTInductor hands an empty list on as none at all.
+        list(tensors) or None,
         pattern,
-        list(numbers),
+        list(numbers) or None,
         [place.q_offset for place in rules.places],
         [place.kv_offset for place in rules.places],
         *rules[3:],
@@ -99,8 +100,8 @@ def _gathered(
     *added, tensors, pattern, numbers, q_offsets, kv_offsets, lowest, scale, softcap, share = rest
     sizes = query.shape[2], key.shape[2]
     places = tuple(Grid(*sizes, *place) for place in zip(q_offsets, kv_offsets, strict=True))
-    rules = Rules(pattern, tuple(numbers), places, lowest, scale, softcap, share)
-    return Added(*added), rules, tuple(tensors)
+    rules = Rules(pattern, tuple(numbers or ()), places, lowest, scale, softcap, share)
+    return Added(*added), rules, tuple(tensors or ())
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, *rest: Argument) -> tuple[Tensor, Tensor]:
@@ -150,15 +151,16 @@ def _declare(name: str, arguments: str, results: str, run: Kernel, sized: Kernel
 
 def _keep(ctx: Context, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     ctx.set_materialize_grads(False)
-    ctx.rest = inputs[9:]
-    ctx.save_for_backward(*inputs[:3], *output, *inputs[3:8], *inputs[8])
+    ctx.listed, ctx.rest = inputs[8] is not None, inputs[9:]
+    ctx.save_for_backward(*inputs[:3], *output, *inputs[3:8], *(inputs[8] or ()))
 
 
 def _derive(ctx: Context, d_output: Tensor | None, d_lse: Tensor | None) -> tuple[Any, ...]:
     saved = ctx.saved_tensors
+    tensors = list(saved[10:]) if ctx.listed else None
 
     def run(of_added: bool, d_output: Tensor) -> tuple[Tensor, ...]:
-        known = (d_output, d_lse, *saved[:10], list(saved[10:]), *ctx.rest)
+        known = (d_output, d_lse, *saved[:10], tensors, *ctx.rest)
         if of_added:
             return (torch.ops.headwise.attend_bias_backward.default(*known),)
         return torch.ops.headwise.attend_backward.default(*known)  # type: ignore[no-any-return]
@@ -168,7 +170,7 @@ def _derive(ctx: Context, d_output: Tensor | None, d_lse: Tensor | None) -> tupl
     nothing: list[object] = [
         [] if isinstance(part, Sequence) and not len(part) else None for part in ctx.rest
     ]
-    return (*found, [None] * len(saved[10:]), *nothing)
+    return (*found, None if tensors is None else [None] * len(tensors), *nothing)
 
 
 def _refuse(ctx: Context, *gradients: Tensor) -> None:

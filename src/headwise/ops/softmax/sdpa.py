@@ -1,7 +1,7 @@
 """Softmax attention through torch's ``scaled_dot_product_attention``."""
 
+import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from headwise.ops.softmax.call import Call, Computed
 from headwise.patterns.causal import Causal
@@ -12,7 +12,8 @@ def run(call: Call) -> Computed:
     assert call.slopes is None, "slopes are refused"
     assert call.distances is None, "distances are refused"
     causal = call.bias is None and _is_causal(call)
-    output = F.scaled_dot_product_attention(
+    # The operator itself: what stands under the name in torch.nn.functional may lead back here.
+    output: Tensor = torch.ops.aten.scaled_dot_product_attention.default(
         call.query,
         call.key,
         call.value,

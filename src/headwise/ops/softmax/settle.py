@@ -1,6 +1,6 @@
 """Checks one attention call and fills in its defaults."""
 
-from math import inf, isfinite
+from math import inf, isfinite, prod
 from typing import NamedTuple
 
 import torch
@@ -49,7 +49,7 @@ def settle(
     if not fit_together(query, key, value):
         check_tensors(caller, query, key, value)
     sinks = extras.sinks
-    batch = query.shape[0] if query.ndim == 4 else query.shape[:-3].numel()
+    batch = query.shape[0] if query.ndim == 4 else prod(query.shape[:-3])
     places = grids(query.shape[-2], key.shape[-2], extras.q_offset, extras.kv_offset, batch)
     added = NO_BIAS
     if extras.bias is not None:
