@@ -65,6 +65,25 @@ def minilm(seconds: float) -> Iterator[Figure]:
         )
 
 
+def padded(seconds: float) -> Iterator[Figure]:
+    """Compare MiniLM's shape on texts of unequal lengths, without their padding and with it."""
+    model = _made("BertModel", "BertConfig", **_MINILM)
+    for samples, longest, share in ((32, 256, 0.36), (7, 331, 0.61)):
+        given = _texts(samples, longest)
+        # The mean of x ** p between 0 and 1 is 1 / (p + 1).
+        shares = torch.linspace(0, 1, samples) ** (1 / share - 1)
+        ends = (longest * shares).long().clamp(min=1)
+        given["attention_mask"] = (torch.arange(longest) < ends[:, None]).long()
+        real = given["attention_mask"].double().mean()
+        for dtype in _DTYPES:
+            name = f"MiniLM's shape ({samples}, {longest}), {real:.0%} real tokens"
+            for unpad in (False, True):
+                changed = partial(hw.hf.accelerate, unpad=unpad)
+                yield from _compared(
+                    name + ", unpad" * unpad, model, dtype, given, seconds, changed
+                )
+
+
 def longformer(seconds: float) -> Iterator[Figure]:
     """Compare Longformer-base on 4,096 tokens, one of them global."""
     model = _made("LongformerModel", "LongformerConfig", max_position_embeddings=4098)
@@ -114,7 +133,7 @@ def whisper(seconds: float) -> Iterator[Figure]:
 
             def step() -> Tensor:
                 found: Tensor = model(
-                    encoder_outputs=encoded, decoder_input_ids=token, past_key_values=cache
+                    encoder_outputs=encoded, decoder_input_ids=token, cache=cache
                 ).logits
                 own.crop(-1)
                 return found
@@ -146,13 +165,18 @@ def _filled(cache: Kept, states: list[Tensor], dtype: torch.dtype) -> Kept:
 
 
 def _step(model: PreTrainedModel, cache: transformers.DynamicCache) -> Tensor:
-    found: Tensor = model(torch.full((1, 1), 7), past_key_values=cache).logits
+    found: Tensor = model(torch.full((1, 1), 7), cache=cache).logits
     cache.crop(-1)
     return found
 
 
 def _compared(
-    name: str, model: PreTrainedModel, dtype: torch.dtype, given: dict[str, Tensor], seconds: float
+    name: str,
+    model: PreTrainedModel,
+    dtype: torch.dtype,
+    given: dict[str, Tensor],
+    seconds: float,
+    changed: Callable[[PreTrainedModel], PreTrainedModel] = hw.hf.accelerate,
 ) -> Iterator[Figure]:
     """Compare forward passes, padding left out of the check."""
     real = given["attention_mask"].bool()
@@ -164,7 +188,7 @@ def _compared(
 
         return forward
 
-    yield from _timed(name, model, dtype, prepared, seconds)
+    yield from _timed(name, model, dtype, prepared, seconds, changed)
 
 
 def _timed(
@@ -173,14 +197,15 @@ def _timed(
     dtype: torch.dtype,
     prepared: Callable[[PreTrainedModel], Call],
     seconds: float,
+    changed: Callable[[PreTrainedModel], PreTrainedModel] = hw.hf.accelerate,
 ) -> Iterator[Figure]:
-    """Yield how many times as fast an accelerated copy is, behind a check against float64.
+    """Yield how many times as fast a changed copy is, behind a check against float64.
 
     ``prepared(model)`` gives the call that is timed, which returns what is compared.
     """
     name = f"{name} {str(dtype).removeprefix('torch.')}"
     before = nn.Module.to(deepcopy(model), dtype)
-    theirs, ours = prepared(before), prepared(hw.hf.accelerate(deepcopy(before)))
+    theirs, ours = prepared(before), prepared(changed(deepcopy(before)))
     plain, found = theirs(), ours()
     _check(name, found, plain, prepared(deepcopy(model).double())())
     times = alternate({"before": theirs, "after": ours}, seconds)
@@ -211,6 +236,7 @@ if __name__ == "__main__":
             {
                 "bert": bert,
                 "minilm": minilm,
+                "padded": padded,
                 "longformer": longformer,
                 "bigbird": bigbird,
                 "llama": llama,

@@ -19,7 +19,7 @@ from headwise.errors import BackendRefused, ShapeError
 from headwise.hf.attention import attention
 from headwise.hf.families import own_attention, refuse_config
 from headwise.hf.prepare import mask
-from tests.support.hf_tiny import FAMILIES, answer, padded, tiny, tokens
+from tests.support.hf_tiny import FAMILIES, tiny, tokens
 
 OWN = [
     ("longformer", "LongformerModel"),
@@ -112,35 +112,6 @@ def test_a_report_says_what_was_spelled_out() -> None:
     assert all("spelled out densely" in row.reason for row in hf.report(model))
     model(tokens())
     assert all(not row.reason for row in hf.report(model))
-
-
-def test_parts_that_attend_themselves_are_right_or_refused() -> None:
-    hf.register()
-    sizes: dict[str, Any] = {"vocab_size": 61, "d_model": 24, "decoder_start_token_id": 1}
-    layers: dict[str, Any] = {
-        "num_layers": 1,
-        "num_heads": 6,
-        "d_kv": 4,
-        "d_ff": 40,
-        "local_radius": 3,
-    }
-    config = transformers.LongT5Config(**sizes, **layers)
-    given = {"input_ids": tokens(), "attention_mask": padded("right")}
-    given["decoder_input_ids"] = tokens(length=5)
-    kind: Any = transformers.LongT5Model
-    ours = kind._from_config(config, attn_implementation="headwise").eval()
-    theirs = kind._from_config(config, attn_implementation="eager").eval()
-    theirs.load_state_dict(ours.state_dict())
-    torch.testing.assert_close(answer(ours, given), answer(theirs, given))
-    left = [row for row in hf.report(ours) if not row.served]
-    assert [row.kind for row in left] == ["LongT5LocalAttention"]
-
-    layers = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 6}
-    pegasus = transformers.BigBirdPegasusConfig(**sizes, **layers, decoder_attention_heads=6)
-    kind = transformers.BigBirdPegasusModel
-    refused = kind._from_config(pegasus, attn_implementation="headwise")
-    with pytest.raises(BackendRefused, match="bigbird_pegasus uses its attention mask in its own"):
-        refused(**given)
 
 
 def test_an_unknown_argument_is_refused_by_name() -> None:

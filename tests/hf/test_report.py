@@ -21,14 +21,17 @@ def test_before_and_after() -> None:
         "model.set_attn_implementation('headwise') changes that\n"
         "  left    1 MultiheadAttention (extra): torch's own layer; hf.accelerate(model) takes it\n"
         "  linear layers: 13 left: hf.accelerate(model) takes them\n"
-        "  other modules: 2 left: hf.accelerate(model) takes them"
+        "  other modules: 2 left: hf.accelerate(model) takes them\n"
+        "  padding: goes through 2 BertLayer; hf.accelerate(model, unpad=True) leaves it out"
     )
     assert str(hf.report(hf.accelerate(model))) == (
         "BertModel: headwise serves 3 of 3 attention modules\n"
         f"  served  2 BertSelfAttention ({place})\n"
         "  served  1 MultiheadAttention (extra)\n"
         "  linear layers: 13 accelerated\n"
-        "  other modules: 2 accelerated"
+        "  other modules: 2 accelerated; calls under autocast or a compiler run the code of their "
+        "own class\n"
+        "  padding: goes through 2 BertLayer; hf.accelerate(model, unpad=True) leaves it out"
     )
 
 

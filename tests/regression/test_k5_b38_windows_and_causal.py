@@ -31,7 +31,7 @@ WINDOWS: list[tuple[Pattern, Rule]] = [
 
 
 @on_all
-@pytest.mark.parametrize(("window", "rule"), WINDOWS, ids=lambda x: repr(x)[:40])
+@pytest.mark.parametrize(("window", "rule"), WINDOWS, ids=[repr(w)[:40] for w, _ in WINDOWS])
 @pytest.mark.parametrize("length", [8, 9])
 def test_every_pair_of_both(path: Path, window: Pattern, rule: Rule, length: int) -> None:
     pairs = [[j <= i and rule(i, j) for j in range(length)] for i in range(length)]

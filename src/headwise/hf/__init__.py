@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 
 from headwise.hf.accelerate import accelerate, restore
 from headwise.hf.big_bird import BigBirdBlocks, big_bird
+from headwise.hf.convert import convert
+from headwise.hf.drift import Drift, DriftRow, drift
+from headwise.hf.lengthen import lengthen
 from headwise.hf.register import register
 from headwise.hf.report import Report, Row, report
 from headwise.hf.requirement import require_transformers
@@ -17,10 +20,15 @@ if TYPE_CHECKING:
 __all__ = [
     "BigBirdBlocks",
     "Cache",
+    "Drift",
+    "DriftRow",
     "Report",
     "Row",
     "accelerate",
     "big_bird",
+    "convert",
+    "drift",
+    "lengthen",
     "register",
     "report",
     "restore",

@@ -8,11 +8,14 @@ from transformers.utils.output_capturing import _active_collector
 
 from headwise.errors import BackendRefused, ShapeError
 from headwise.hf.cached_tensor import ordinary, reading_of
+from headwise.hf.conversion.converted import conversion_of
+from headwise.hf.conversion.mixing import Call, mixed
 from headwise.hf.masks import from_tensor, unmasked
 from headwise.hf.pattern_mask import PatternMask
 from headwise.hf.report import notes
 from headwise.ops import attend, attention_weights
 from headwise.patterns import Documents, Full, Pattern
+from headwise.patterns.content import is_traced
 
 # What models pass along that does not change the result of this function.
 _HARMLESS = frozenset(
@@ -74,17 +77,19 @@ def attention(  # noqa: PLR0913
 
     A mask says everything about who may attend to whom. Without one, ``is_causal`` of the call or
     the module counts, and the window; where neither says so, every query sees every key, as in the
-    eager code of transformers.
+    eager code of transformers. A converted module attends by its pattern, too, or its mechanism.
 
     Returns:
         The output (batch, q_len, heads, value_dim), and the attention weights before dropout
         (batch, heads, q_len, kv_len) where the caller wants them, else ``None``.
 
     Raises:
-        BackendRefused: An argument that headwise does not know.
+        BackendRefused: An argument that headwise does not know, or a module that was converted
+            when it was saved and is not now.
         ShapeError: A mask for other sizes, or a causal call whose positions are not known.
     """
     _refuse_unknown(module, others)
+    converted = conversion_of(module)
     batch = max(query.shape[0], key.shape[0])
     query, key, value = (
         t if t.shape[0] == batch else t.expand(batch, -1, -1, -1) for t in (query, key, value)
@@ -94,7 +99,7 @@ def attention(  # noqa: PLR0913
     )
     if cu_seq_lens_q is not None:
         pattern = pattern & Documents.from_cu_seqlens(cu_seq_lens_q, cu_seq_lens_k)
-    if position_bias is not None and (position_bias.requires_grad or bool(position_bias.any())):
+    if position_bias is not None and _may_count(position_bias):
         bias = position_bias if bias is None else bias + position_bias
     extras: _Extras = {
         "bias": bias,
@@ -104,7 +109,17 @@ def attention(  # noqa: PLR0913
         "q_offset": q_offset,
         "kv_offset": kv_offset,
     }
+    if converted is not None:
+        kind, lengths = type(module).__name__, (query.shape[2], key.shape[2])
+        converted.check_places(attention_mask, kind, *lengths)
+        if converted.pattern is not None:
+            pattern = pattern & converted.pattern
     pattern = pattern.simplified()
+    if converted is not None and converted.mechanism is not None:
+        heads = (query, ordinary(key), ordinary(value))
+        call = Call(module, heads, pattern, dropout, {**extras})
+        output, weights = mixed(converted, call, wants_weights(others))
+        return output.transpose(1, 2).contiguous(), weights
     stored = reading_of(query, key, value)
     if stored is not None:
         output = stored.attend(query, pattern, dropout, **extras)
@@ -158,6 +173,11 @@ def _refuse_unknown(module: nn.Module, others: dict[str, object]) -> None:
             "  hint: load the model with attn_implementation='eager' or 'sdpa'; if an argument "
             "cannot change the result of attention, tell us"
         )
+
+
+def _may_count(bias: Tensor) -> bool:
+    """Say whether a bias could change anything; many models pass zeros."""
+    return bias.requires_grad or is_traced(bias) or bool(bias.any())
 
 
 def wants_weights(others: dict[str, object]) -> bool:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from headwise.hf.families import own_attention
-from headwise.hf.register import register
+from headwise.hf.accelerated.swap import is_fast
+from headwise.hf.families import masks_made_by, mixes_tokens_itself, own_attention
+from headwise.hf.register import own_attention_known, register
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -19,19 +20,22 @@ _BEFORE = "_headwise_implementation_before"
 def choose_headwise(model: nn.Module) -> None:
     """Let every transformers model inside use headwise where its attention can be sent there.
 
-    A model that holds one whose attention cannot is left itself; others that it holds are not.
+    A model that holds one whose attention cannot is left itself; others that it holds are not,
+    unless they share its configuration, by which both choose their masks.
     """
     done: set[nn.Module] = set()
+    left = kept_configs(model)
     for part in _models(model):
         inside = list(_models(part))
-        if part in done or any(own_attention(sys.modules[type(one).__module__]) for one in inside):
+        if part in done or any(id(one.config) in left for one in inside):
             continue
         done.update(inside)
         before = [one.config._attn_implementation for one in inside]
         if all(name == _NAME for name in before):
             continue
         register()
-        part.set_attn_implementation(_NAME)
+        with own_attention_known():
+            part.set_attn_implementation(_NAME)
         for one, name in zip(inside, before, strict=True):
             if one.config._attn_implementation == _NAME != name:
                 setattr(one, _BEFORE, name)
@@ -43,6 +47,20 @@ def choose_as_before(model: nn.Module) -> None:
         before = part.__dict__.pop(_BEFORE, None)
         if before is not None:
             part.set_attn_implementation(before)
+
+
+def kept_configs(model: nn.Module) -> set[int]:
+    """Return the identities of configurations whose implementation must stay as it is."""
+    return {id(one.config) for one in _models(model) if not _can_be_sent(one)}
+
+
+def _can_be_sent(model: nn.Module) -> bool:
+    """Say whether no attention of its own would be given masks that were made for headwise."""
+    makers = [one for one in _models(model) if masks_made_by(type(one)) != "none"]
+    if any(own_attention(sys.modules[type(one).__module__]) for one in _models(model)):
+        return False
+    inside = (part for maker in makers for part in maker.modules())
+    return not any(mixes_tokens_itself(type(part)) and not is_fast(part) for part in inside)
 
 
 def _models(model: nn.Module) -> "Iterator[PreTrainedModel]":

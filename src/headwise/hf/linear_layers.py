@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from headwise.hf.accelerated.families import fast_class_of
-from headwise.hf.accelerated.swap import base_of, is_fast, refusal_of
+from headwise.hf.accelerated.swap import base_of, is_fast, is_packed, refusal_of
 
 _NOT_YET = "hf.accelerate(model) takes them"
 
@@ -23,7 +23,14 @@ def lines_about_layers(modules: list[nn.Module]) -> Iterator[str]:
         counts = [f"{fast} accelerated"] if fast or not left else []
         counts += [f"{count} left: {reason}" for reason, count in left.items()]
         if found:
-            yield f"{name}: {', '.join(counts)}"
+            yield f"{name}: {', '.join(counts)}{_handed_over(found)}"
+
+
+def _handed_over(modules: list[nn.Module]) -> str:
+    """Say which calls accelerated modules hand to the code that they replace."""
+    calls = (getattr(type(module), "hands_over", None) for module in modules if is_fast(module))
+    kinds = [one for one in dict.fromkeys(calls) if one is not None]
+    return "".join(f"; {one} run the code of their own class" for one in kinds)
 
 
 def _is_linear(module: nn.Module) -> bool:
@@ -39,7 +46,7 @@ def _is_linear(module: nn.Module) -> bool:
 def _is_other(module: nn.Module) -> bool:
     """Say whether a module is no linear layer and no attention, and has a fast class."""
     kind = own_class(module)
-    if _is_linear(module) or "ttention" in kind.__name__:
+    if _is_linear(module) or is_packed(module) or "ttention" in kind.__name__:
         return False
     fast = type(module) if is_fast(module) else fast_class_of(module)
     return fast is not None and (is_fast(module) or refusal_of(module, fast) is None)

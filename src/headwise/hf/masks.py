@@ -25,7 +25,7 @@ from types import CodeType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import SymInt, Tensor
 from transformers import masking_utils as theirs
 
 from headwise.errors import ShapeError
@@ -41,6 +41,7 @@ from headwise.patterns import (
     Pattern,
     Window,
 )
+from headwise.patterns.content import is_traced
 from headwise.patterns.grid import Grid
 from headwise.patterns.lowering import sees_all
 
@@ -98,7 +99,7 @@ def unmasked(causal: bool, q_len: int, kv_len: int, window: int | None) -> Patte
             "  hint: give a mask, or is_causal=False where every query may see every key"
         )
     pattern: Pattern = Causal() if causal else Full()
-    if window is None or window > kv_len:
+    if window is None or (not isinstance(kv_len, SymInt) and window > kv_len):
         return pattern
     return pattern & Window(window - 1, window - 1)
 
@@ -115,11 +116,13 @@ def padding(attention_mask: Tensor, asked: Asked) -> Pattern:
     missing = asked.kv_len - real.shape[1]
     if missing:
         real = torch.nn.functional.pad(real, (0, missing))
-    return Full() if bool(real.all()) else KeyMask(real)
+    return Full() if not is_traced(real) and bool(real.all()) else KeyMask(real)
 
 
 def needed(pattern: Pattern, asked: Asked) -> Pattern:
-    """Leave out parts that allow every pair of this call."""
+    """Leave out parts that allow every pair of this call, unless it stands for other lengths."""
+    if isinstance(asked.q_len, SymInt) or isinstance(asked.kv_len, SymInt):
+        return pattern
     if isinstance(pattern, Both):
         first, second = needed(pattern.first, asked), needed(pattern.second, asked)
         return (first & second).simplified()

@@ -1,8 +1,17 @@
 """Makes ``attn_implementation="headwise"`` known to transformers."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import wraps
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from headwise.hf.conversion.saved import (
+    implementation_for,
+    let_wait,
+    recorded,
+    refuse_other_attention,
+)
 from headwise.hf.families import refuse_own_attention
 from headwise.hf.requirement import require_transformers
 
@@ -11,14 +20,16 @@ if TYPE_CHECKING:
 
 _NAME = "headwise"
 _DONE = "_headwise_refuses_own_attention"
+_checks: ContextVar[bool] = ContextVar("_checks", default=True)
 
 
 def register() -> None:
     """Let transformers models be loaded with ``attn_implementation="headwise"``.
 
     Registers the attention function and the mask function under that name, and has transformers
-    refuse the name for models that attend by their own code and would never ask for it. Calling
-    it again changes nothing; models with other names are not touched.
+    refuse the name for models that attend by their own code, in whole or in part, and so would
+    never ask for it; ``headwise.hf.accelerate`` serves many of these. Calling it again changes
+    nothing; models with other names are not touched.
 
     Example:
         >>> import headwise as hw
@@ -39,18 +50,30 @@ def register() -> None:
         setattr(PreTrainedModel, _DONE, True)
 
 
+@contextmanager
+def own_attention_known() -> Iterator[None]:
+    """Let the name be chosen for models whose attention of their own somebody has looked at."""
+    before = _checks.set(False)
+    try:
+        yield
+    finally:
+        _checks.reset(before)
+
+
 def _guard(model_class: "type[PreTrainedModel]") -> None:
-    """Check the class of a model wherever its attention implementation is chosen."""
+    """Check a model wherever its attention is chosen; have files say what was converted."""
     choose = model_class.get_correct_attn_implementation
     change = model_class.set_attn_implementation
+    finish, save = model_class.post_init, model_class.save_pretrained
 
     @wraps(choose)
     def choose_checked(
         self: "PreTrainedModel", requested_attention: str | None, is_init_check: bool = False
     ) -> str:
-        if requested_attention == _NAME:
+        requested = implementation_for(self, requested_attention)
+        if requested == _NAME and _checks.get():
             refuse_own_attention(type(self))
-        return choose(self, requested_attention, is_init_check)
+        return choose(self, requested, is_init_check)
 
     @wraps(change)
     def change_checked(
@@ -59,11 +82,26 @@ def _guard(model_class: "type[PreTrainedModel]") -> None:
         allow_all_kernels: bool = False,
     ) -> None:
         names = attn_implementation
-        if names == _NAME or (isinstance(names, dict) and names.get("") == _NAME):
+        whole = names == _NAME or (isinstance(names, dict) and names.get("") == _NAME)
+        if not whole:
+            refuse_other_attention(self, names)
+        elif _checks.get():
             for part in self.modules():
                 if isinstance(part, model_class):
                     refuse_own_attention(type(part))
         change(self, attn_implementation, allow_all_kernels)
 
+    @wraps(finish)
+    def finish_waiting(self: "PreTrainedModel") -> None:
+        finish(self)  # type: ignore[no-untyped-call]
+        let_wait(self)
+
+    @wraps(save)
+    def save_recorded(self: "PreTrainedModel", *args: Any, **named: Any) -> None:
+        with recorded(self):
+            save(self, *args, **named)
+
     model_class.get_correct_attn_implementation = choose_checked  # type: ignore[method-assign]
     model_class.set_attn_implementation = change_checked  # type: ignore[method-assign]
+    model_class.post_init = finish_waiting  # type: ignore[method-assign]
+    model_class.save_pretrained = save_recorded  # type: ignore[method-assign]

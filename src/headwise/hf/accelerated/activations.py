@@ -1,10 +1,11 @@
 """Activations of transformers, by the names that ``ops/projection`` has for them."""
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import activations as theirs
 from typing_extensions import override
+
+from headwise.hf.accelerated.autocast import autocasts
 
 
 class _TanhGelu(nn.Module):
@@ -19,7 +20,7 @@ class _TanhGelu(nn.Module):
 
     @override
     def forward(self, input: Tensor) -> Tensor:
-        if torch.is_autocast_enabled(input.device.type):
+        if autocasts(input):
             found: Tensor = super().forward(input)
             return found
         return functional.gelu(input, approximate="tanh")

@@ -27,6 +27,7 @@ class FastBlockSparseAttention(BigBirdBlockSparseAttention):
 class FastSelfAttention(BigBirdSelfAttention):
     """Full attention through ``attend``, with a cache or without."""
 
+    hands_over = "calls that name a cache as older versions of transformers did"
     refusal = staticmethod(never)
     forward = forward_in_full
 

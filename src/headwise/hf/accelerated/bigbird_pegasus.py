@@ -30,6 +30,7 @@ class FastBlockSparseAttention(BigBirdPegasusBlockSparseAttention):
 class FastSelfAttention(BigBirdPegasusSelfAttention):
     """Full attention through ``attend``, with a cache or without."""
 
+    hands_over = "calls that name a cache as older versions of transformers did"
     refusal = staticmethod(never)
     forward = forward_in_full
 

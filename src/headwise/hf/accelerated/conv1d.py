@@ -11,6 +11,8 @@ from headwise.ops.projection.choice import FEW_ROWS
 class FastConv1D(Conv1D):
     """The same on the fastest library there is for the call."""
 
+    hands_over = f"calls of up to {FEW_ROWS} rows"
+
     @staticmethod
     def refusal(module: nn.Module) -> str | None:
         """Leave a layer whose weight is no plain parameter."""

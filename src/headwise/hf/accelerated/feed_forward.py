@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from headwise.hf.accelerated.activations import name_of
+from headwise.hf.accelerated.autocast import autocasts
 from headwise.hf.accelerated.conv1d import FastConv1D
 from headwise.hf.accelerated.linear import FastLinear, is_heard
 from headwise.hf.accelerated.straight_code import (
@@ -39,7 +40,7 @@ class FastFeedForward(nn.Module):
     The original code runs under autocast and under a compiler, which fuses by itself.
     """
 
-    hands_over = "calls under autocast"
+    hands_over = "calls under autocast or a compiler"
     computed: Step | Product
     original: Callable[[nn.Module, Tensor], Tensor]
 
@@ -82,7 +83,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _fused(self: FastFeedForward, hidden_states: Tensor) -> Tensor:
-    if torch.compiler.is_compiling() or torch.is_autocast_enabled(hidden_states.device.type):
+    if torch.compiler.is_compiling() or autocasts(hidden_states):
         return self.original(self, hidden_states)
     return _run(self, self.computed, hidden_states)
 

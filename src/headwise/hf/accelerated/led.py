@@ -12,6 +12,7 @@ from typing_extensions import override
 from headwise.hf.accelerated.given_mask import read_mask
 from headwise.hf.accelerated.long_documents import (
     HANDED_OVER,
+    WHOLE_HANDED_OVER,
     Kinds,
     forward,
     kinds_of,
@@ -52,6 +53,7 @@ class LEDEncoder(theirs.LEDEncoder):  # type: ignore[no-untyped-call]
     A call that asks for weights, or gives masks of other numbers than 0 and 1, runs its own code.
     """
 
+    hands_over = WHOLE_HANDED_OVER
     refusal = staticmethod(refusal)
 
     @override
@@ -123,6 +125,7 @@ class LEDEncoder(theirs.LEDEncoder):  # type: ignore[no-untyped-call]
 class FastLEDDecoderAttention(theirs.LEDDecoderAttention):
     """Attention to the tokens before, or to those of the encoder, with a cache or without."""
 
+    hands_over = "calls in float64, off the CPU, or followed by a transform or torch.jit"
     refusal = staticmethod(refusal)
 
     @override

@@ -1,6 +1,7 @@
 """Linear layers through ``ops/projection``."""
 
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.modules import module as torch_modules
 from typing_extensions import override
 
@@ -19,7 +20,7 @@ class FastLinear(nn.Linear):
     @override
     def forward(self, input: Tensor) -> Tensor:
         if input.is_nested:
-            return super().forward(input)
+            return functional.linear(input, self.weight, self.bias)
         return linear(input, self.weight, self.bias)
 
 

@@ -23,6 +23,9 @@ _FEW = 2
 HANDED_OVER = (
     "calls for attention weights, in float64, off the CPU, or followed by a transform or torch.jit"
 )
+WHOLE_HANDED_OVER = (
+    f"{HANDED_OVER}, with masks of other numbers than 0 and 1, or around layers that are left,"
+)
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 

@@ -8,6 +8,7 @@ from typing_extensions import override
 
 from headwise.hf.accelerated.long_documents import (
     HANDED_OVER,
+    WHOLE_HANDED_OVER,
     Kinds,
     forward,
     kinds_of,
@@ -47,6 +48,7 @@ class LongformerModel(theirs.LongformerModel):  # type: ignore[no-untyped-call]
     A call that asks for weights, or gives masks of other numbers than 0 and 1, runs its own code.
     """
 
+    hands_over = WHOLE_HANDED_OVER
     refusal = staticmethod(refusal)
 
     @override

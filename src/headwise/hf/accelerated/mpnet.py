@@ -43,6 +43,8 @@ class FastMPNetEncoder(MPNetEncoder):
     Layers that are not accelerated get the numbers of transformers.
     """
 
+    hands_over = "calls with positions of their own, and those around layers that are left,"
+
     @staticmethod
     def refusal(module: nn.Module) -> str | None:
         """Leave what counts other buckets than MPNet's code."""

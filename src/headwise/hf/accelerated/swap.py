@@ -25,6 +25,11 @@ def is_fast(module: nn.Module) -> bool:
     return type(module).__module__.startswith(f"{__package__}.")
 
 
+def is_packed(module: nn.Module) -> bool:
+    """Say whether a module is a layer whose fast class leaves padding out."""
+    return type(module).__module__ == f"{__package__}.packed_layers"
+
+
 def base_of(fast: type) -> type:
     """Return the class of another library that a fast one stands in for."""
     return next(kind for kind in fast.__mro__ if not kind.__module__.startswith("headwise."))
