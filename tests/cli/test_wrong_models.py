@@ -9,10 +9,16 @@ from typing import Any
 import pytest
 import transformers
 
-from tests.cli.folders import CONTEXT, save
+from tests.cli.folders import CONTEXT, FALCON, save
 from tests.cli.typed import assert_refused, typed
 
 BOTH = pytest.mark.parametrize("command", ["generate", "embed"])
+
+
+def folder_of(command: str, request: pytest.FixtureRequest) -> Path:
+    """Return a model of the kind that a command takes."""
+    found: Path = request.getfixturevalue({"generate": "writer", "embed": "reader"}[command])
+    return found
 
 
 def changed(folder: Path, target: Path, **numbers: Any) -> str:
@@ -60,16 +66,19 @@ def test_a_damaged_configuration(command: str, writer: Path, tmp_path: Path) -> 
 
 
 @BOTH
-def test_damaged_weights(command: str, writer: Path, tmp_path: Path) -> None:
-    folder = changed(writer, tmp_path)
+def test_damaged_weights(command: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    folder = changed(folder_of(command, request), tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"\xff" * 64)
     assert_refused(typed(command, folder, "hello"), 2, "cannot open the model")
 
 
 @BOTH
-def test_weights_that_do_not_fit(command: str, writer: Path, tmp_path: Path) -> None:
-    folder = changed(writer, tmp_path, num_hidden_layers=3)
-    assert_refused(typed(command, folder, "hello"), 2, "lacks 9 of the weights", "layers.2.")
+def test_weights_that_do_not_fit(
+    command: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    folder = changed(folder_of(command, request), tmp_path, num_hidden_layers=3)
+    count, named = {"generate": (9, "layers.2."), "embed": (16, "layer.2.")}[command]
+    assert_refused(typed(command, folder, "hello"), 2, f"lacks {count} of the weights", named)
 
 
 @BOTH
@@ -85,8 +94,13 @@ def test_a_text_longer_than_the_context(command: str, writer: Path) -> None:
 
 @BOTH
 def test_an_encoder_decoder(command: str, writer: Path, tmp_path: Path) -> None:
-    folder = changed(writer, tmp_path, model_type="bart", architectures=["BartModel"])
-    assert_refused(typed(command, folder, "hello"), 2, "bart" if command == "embed" else "Bart")
+    heads = {"encoder_attention_heads": 6, "decoder_attention_heads": 6}
+    folder = changed(writer, tmp_path, model_type="bart", architectures=["BartModel"], **heads)
+    says = {
+        "generate": "holds BartModel, which does not continue text",
+        "embed": "of the weights that BartModel needs",
+    }
+    assert_refused(typed(command, folder, "hello"), 2, says[command])
 
 
 @BOTH
@@ -129,6 +143,16 @@ def test_generate_without_a_prompt() -> None:
     assert "Missing argument" in result.stderr
 
 
+def test_embed_with_a_decoder(writer: Path) -> None:
+    result = typed("embed", str(writer), "hello")
+    assert_refused(result, 2, "is a llama model, which reads from left to right only", "as a BERT")
+
+
+def test_embed_with_a_model_of_texts_and_images(reader: Path, tmp_path: Path) -> None:
+    folder = changed(reader, tmp_path, model_type="clip", architectures=["CLIPModel"])
+    assert_refused(typed("embed", folder, "hello"), 2, "is a clip model, which gives no sentence")
+
+
 def test_embed_without_a_text(writer: Path) -> None:
     assert_refused(typed("embed", str(writer)), 2, "no text given")
 
@@ -136,4 +160,16 @@ def test_embed_without_a_text(writer: Path) -> None:
 def test_generate_with_a_model_that_attends_by_its_own_code(tmp_path: Path) -> None:
     config = transformers.BloomConfig(vocab_size=258, hidden_size=24, n_layer=2, n_head=6)
     folder = save(transformers.BloomForCausalLM(config), tmp_path)
-    assert_refused(typed("generate", str(folder), "hello"), 2, "cannot open the model", "Bloom")
+    assert_refused(
+        typed("generate", str(folder), "hello"),
+        2,
+        f"cannot open the model {folder}: BloomForCausalLM attends by its own code "
+        "(BloomAttention) and never asks transformers' attention interface; --accelerate replaces "
+        "that code",
+    )
+
+
+def test_generate_with_a_model_that_nothing_can_be_put_into(tmp_path: Path) -> None:
+    folder = save(transformers.FalconForCausalLM(transformers.FalconConfig(**FALCON)), tmp_path)
+    way_out = "headwise has nothing to put in place of that code; --accelerate makes the rest"
+    assert_refused(typed("generate", str(folder), "hello"), 2, "FalconAttention", way_out)

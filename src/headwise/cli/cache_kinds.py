@@ -9,6 +9,7 @@ import torch
 import headwise.hf
 from headwise.cache import PagePool
 from headwise.cli.failures import Unable, WrongInput, first_line
+from headwise.cli.packages import require_transformers
 from headwise.errors import CacheError
 
 KINDS = "growing, fixed, int8, window=N or paged"
@@ -54,6 +55,20 @@ class CacheKind:
             return build(pool=PagePool()) if self.name == "paged" else build()
         except CacheError as refusal:
             raise Unable(f"{first_line(refusal)}; --no-cache does without") from refusal
+
+    def joined(self, own: Any, config: Any, tokens: int) -> Any:
+        """Return a cache for an encoder-decoder model: ``own``, and one for what was read.
+
+        The second keeps all of the source whatever the kind.
+
+        Args:
+            own: What ``build`` returned for the tokens that are written.
+            config: Configuration of the model.
+            tokens: Tokens of the source.
+        """
+        whole = CacheKind("growing") if self.name == "window" else self
+        pair = require_transformers().EncoderDecoderCache
+        return pair(own, whole.build(config, tokens))
 
 
 def cache_kind(typed: str) -> CacheKind:

@@ -1,4 +1,4 @@
-"""Continues a text with a model, token by token, and takes the time."""
+"""Lets a model write, token by token, and takes the time."""
 
 import time
 from collections import Counter
@@ -7,11 +7,23 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from headwise.cli.cache_kinds import CacheKind
 from headwise.cli.models import Source
 from headwise.cli.packages import require_transformers
+from headwise.cli.streaming import Streamer
 from headwise.ops import tally
+
+# What a model's own settings say of single tokens; what they say of draws and searches is left.
+_TOKEN_RULES = (
+    "decoder_start_token_id",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "bad_words_ids",
+    "suppress_tokens",
+    "begin_suppress_tokens",
+)
 
 
 @dataclass(frozen=True)
@@ -23,12 +35,17 @@ class Sampling:
         top_k: Draw among that many likeliest tokens; ``None`` means all.
         top_p: Draw among the likeliest tokens that reach that share; ``None`` means all.
         seed: Of the draw; ``None`` leaves torch's generator as it is.
+        beams: How many texts are kept at once, of which the likeliest is taken.
+        first_token: The token that must come first; ``None`` = the one that the model's own
+            settings force, if any.
     """
 
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
     seed: int | None = None
+    beams: int = 1
+    first_token: int | None = None
 
     @property
     def draws(self) -> bool:
@@ -45,7 +62,7 @@ class Continuation:
         text: What it wrote, without the prompt and without special tokens.
         tokens: The same as token ids, with the one that ended it.
         ended: Whether the model ended the text itself; otherwise the room was used up.
-        prompt_tokens: Tokens of the prompt.
+        prompt_tokens: Tokens of the prompt or source.
         prefill_seconds: From the start to the first new token.
         decode_seconds: From the first new token to the last.
         cache_bytes: Size of the key/value cache at the end; ``None`` without a cache.
@@ -76,106 +93,99 @@ def continue_text(
     cache_kind: CacheKind | None,
     emit: Callable[[str], None],
 ) -> Continuation:
-    """Write on after ``prompt`` and hand each piece of text to ``emit`` as it is produced.
+    """Write on after ``prompt``, or from it as the source, and hand out the text as it comes.
 
     Args:
-        model: A causal language model of transformers.
+        model: A model of transformers that writes.
         opened: Where its tokenizer is.
         prompt: What the tokenizer returned for one text, as tensors.
         max_new_tokens: The most tokens to write.
         sampling: How the next token is chosen.
         cache_kind: How keys and values are kept between tokens; ``None`` = not at all, so that
             everything is computed anew for each.
-        emit: Called with text that is complete; a character is never cut.
+        emit: Called with text that is complete; a character is never cut. With several beams it
+            is called once, at the end.
     """
     prompt_tokens = int(prompt["input_ids"].shape[1])
-    room = prompt_tokens + max_new_tokens
-    cache = None if cache_kind is None else cache_kind.build(model.config, room)
+    given = 1 if opened.is_pair else prompt_tokens
+    cache = None
+    if cache_kind is not None:
+        cache = cache_kind.build(model.config, given + max_new_tokens)
+        if opened.is_pair:
+            cache = cache_kind.joined(cache, model.config, prompt_tokens)
     model.generation_config = _settings(model.generation_config, max_new_tokens, sampling)
     if sampling.seed is not None:
         torch.manual_seed(sampling.seed)
     with tally() as ran:
-        writer = _Writer(opened.tokenizer, emit, ran)
-        writer.started = time.perf_counter()
-        model.generate(**prompt, streamer=writer, use_cache=cache is not None, cache=cache)
+        clock = _Clock(ran)
+        streamer = Streamer(opened.tokenizer, emit) if sampling.beams == 1 else None
+        started = time.perf_counter()
+        written = model.generate(
+            **prompt,
+            streamer=streamer,
+            stopping_criteria=require_transformers().StoppingCriteriaList([clock]),
+            use_cache=cache is not None,
+            cache=cache,
+        )
+    tokens = written[0, given:].tolist()
+    if streamer is None:
+        streamer = Streamer(opened.tokenizer, emit)
+        streamer.write(tokens)
     ends = model.generation_config.eos_token_id
     ends = ends if isinstance(ends, list) else [ends]
     return Continuation(
-        text=writer.text,
-        tokens=writer.tokens,
-        ended=writer.tokens[-1] in ends,
+        text=streamer.text,
+        tokens=tokens,
+        ended=tokens[-1] in ends,
         prompt_tokens=prompt_tokens,
-        prefill_seconds=writer.times[0] - writer.started,
-        decode_seconds=writer.times[-1] - writer.times[0],
-        cache_bytes=None if cache is None else cache.nbytes,
+        prefill_seconds=clock.first - started,
+        decode_seconds=clock.last - clock.first,
+        cache_bytes=None if cache is None else _bytes(cache),
         cache_tokens=None if cache is None else cache.get_seq_length(),
-        prefill_backends=writer.prefill_backends,
-        decode_backends=ran - writer.prefill_backends,
+        prefill_backends=clock.ran_first,
+        decode_backends=ran - clock.ran_first,
     )
 
 
 def _settings(own: Any, max_new_tokens: int, sampling: Sampling) -> Any:
     """Return generation settings that hold only what was asked for and the model's token ids."""
-    draw: dict[str, Any] = {"do_sample": sampling.draws}
+    chosen: dict[str, Any] = {"do_sample": sampling.draws, "num_beams": sampling.beams}
     if sampling.draws:
-        draw["temperature"] = 1.0 if sampling.temperature is None else sampling.temperature
-        draw["top_k"] = 0 if sampling.top_k is None else sampling.top_k
-        draw["top_p"] = 1.0 if sampling.top_p is None else sampling.top_p
+        chosen["temperature"] = 1.0 if sampling.temperature is None else sampling.temperature
+        chosen["top_k"] = 0 if sampling.top_k is None else sampling.top_k
+        chosen["top_p"] = 1.0 if sampling.top_p is None else sampling.top_p
+    chosen |= {rule: getattr(own, rule, None) for rule in _TOKEN_RULES}
+    if sampling.first_token is not None:
+        chosen["forced_bos_token_id"] = sampling.first_token
     padding = own.eos_token_id if own.pad_token_id is None else own.pad_token_id
     return require_transformers().GenerationConfig(
         max_new_tokens=max_new_tokens,
         bos_token_id=own.bos_token_id,
         eos_token_id=own.eos_token_id,
         pad_token_id=padding[0] if isinstance(padding, list) else padding,
-        **draw,
+        **chosen,
     )
 
 
-class _Writer:
-    """Receives tokens from ``generate``: keeps them, their times, and the text they make."""
+def _bytes(cache: Any) -> int:
+    parts = [cache]
+    if hasattr(cache, "cross_attention_cache"):
+        parts = [cache.self_attention_cache, cache.cross_attention_cache]
+    return sum(part.nbytes for part in parts)
 
-    def __init__(self, tokenizer: Any, emit: Callable[[str], None], ran: Counter[str]) -> None:
-        self._tokenizer = tokenizer
+
+class _Clock:
+    """Is asked by ``generate`` after every token whether to stop, and looks at the time."""
+
+    def __init__(self, ran: Counter[str]) -> None:
         self._ran = ran
-        self._emit = emit
-        self._prompt_seen = False
-        self._anchor = 0
-        self._read = 0
-        self.started = 0.0
-        self.tokens: list[int] = []
-        self.times: list[float] = []
-        self.text = ""
-        self.prefill_backends: Counter[str] = Counter()
+        self._started = False
+        self.first = self.last = 0.0
+        self.ran_first: Counter[str] = Counter()
 
-    def put(self, tokens: Any) -> None:
-        """Take the prompt first, then one new token at a time."""
-        if not self._prompt_seen:
-            self._prompt_seen = True
-            return
-        self.times.append(time.perf_counter())
-        if not self.tokens:
-            self.prefill_backends = self._ran.copy()
-        self.tokens += tokens.flatten().tolist()
-        self._write(last=False)
-
-    def end(self) -> None:
-        """Hand out what was held back."""
-        self._write(last=True)
-
-    def _write(self, *, last: bool) -> None:
-        # Spaces depend on the token before, so a piece is decoded together with the one before.
-        before = self._decode(self.tokens[self._anchor : self._read])
-        now = self._decode(self.tokens[self._anchor :])
-        if now.endswith("\ufffd") and not last:
-            return
-        self._anchor, self._read = self._read, len(self.tokens)
-        piece = now[len(before) :]
-        if piece:
-            self.text += piece
-            self._emit(piece)
-
-    def _decode(self, tokens: list[int]) -> str:
-        text: str = self._tokenizer.decode(
-            tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
-        return text
+    def __call__(self, tokens: Tensor, scores: object, **_: object) -> Tensor:
+        self.last = time.perf_counter()
+        if not self._started:
+            self._started, self.first = True, self.last
+            self.ran_first = self._ran.copy()
+        return tokens.new_zeros(tokens.shape[0], dtype=torch.bool)

@@ -2,17 +2,22 @@
 
 import json
 import re
+import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
+from rich.table import Table
 
 from headwise.cli import demo_models
+from headwise.cli.attention_words import KNOWN, read_attention
 from headwise.cli.failures import WrongInput, check_text
 from headwise.cli.models import Source, encoder, source
 from headwise.cli.output import show, table, waiting
-from headwise.cli.sentence_vectors import sentence_vectors
+from headwise.cli.prepared import Change, prepare
+from headwise.cli.sentence_vectors import sentence_vectors, tokens_for
 
 _SHOWN = 40
 
@@ -35,6 +40,31 @@ def embed(
             show_default=f"{demo_models.MINILM.name}, fetched on first use",
         ),
     ] = None,
+    accelerate: Annotated[
+        bool,
+        typer.Option(
+            "--accelerate",
+            help="Also put faster code in place of linear layers and of attention that models "
+            "compute by themselves (Longformer, BigBird, MPNet …), and leave padding out of all "
+            "layers where that can be: the same vectors.",
+        ),
+    ] = False,
+    attention: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WORDS",
+            help=f"Other attention than the model was trained with: {KNOWN}.",
+            show_default=False,
+        ),
+    ] = None,
+    stats: Annotated[
+        bool,
+        typer.Option(
+            "--stats",
+            help="Print on stderr the time, what is served and accelerated, and how far "
+            "--attention moved the answers.",
+        ),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print vectors and similarities as one JSON object.")
     ] = False,
@@ -42,7 +72,7 @@ def embed(
     """Print how alike the TEXTs are: the cosine of their sentence vectors, -1 to 1.
 
     A sentence vector is the mean of the model's last token vectors, padding left out, scaled to
-    length 1; computed in float32.
+    length 1; computed in float32. Of a model of an encoder and a decoder it is the encoder's.
     """
     check_text(*words)
     model, texts = _split(words, named)
@@ -51,16 +81,32 @@ def embed(
     for number, text in enumerate(texts, 1):
         if not text.strip():
             raise WrongInput(f"text {number} is empty")
+    chosen = None if attention is None else read_attention(attention)
     opened = source(model or str(demo_models.ready(demo_models.MINILM)))
-    _prepare(opened, texts)
-    loaded = encoder(opened)
+    longest = _longest(opened, texts)
+    loaded = encoder(opened, accelerated=accelerate)
+    change = None
+    if chosen is not None:
+        given = tokens_for(loaded, opened, [longest.text])
+        change = Change(chosen, loaded, given, False, longest.tokens, stats or as_json)
+    prepared = prepare(loaded, command="embed", accelerate=accelerate, unpad=True, change=change)
+    started = time.perf_counter()
     with waiting("Embedding"):
         vectors = sentence_vectors(loaded, opened, texts)
+    seconds = time.perf_counter() - started
     similarities = (vectors @ vectors.T).tolist()
     if as_json:
         found = {"vectors": vectors.tolist(), "similarities": similarities}
-        print(json.dumps({"model": opened.name, "texts": texts, **found}))
+        told = {"texts": texts, **found, "prepared": prepared.as_json()}
+        print(json.dumps({"model": opened.name, **told}))
         return
+    show(_rows(texts, similarities))
+    if stats:
+        print(f"{len(texts)} texts in {seconds:.3g} s", file=sys.stderr)
+        prepared.tell()
+
+
+def _rows(texts: Sequence[str], similarities: list[list[float]]) -> Table:
     rows = table("")
     rows.add_column("text")
     for number in range(1, len(texts) + 1):
@@ -68,7 +114,7 @@ def embed(
     for number, (text, row) in enumerate(zip(texts, similarities, strict=True), 1):
         short = text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
         rows.add_row(f"{number} {short}", *(f"{value:.3f}" for value in row))
-    show(rows)
+    return rows
 
 
 def _split(words: list[str], named: str | None) -> tuple[str | None, list[str]]:
@@ -79,11 +125,19 @@ def _split(words: list[str], named: str | None) -> tuple[str | None, list[str]]:
     return (words[0], words[1:]) if is_folder or names_one else (None, words)
 
 
-def _prepare(opened: Source, texts: Sequence[str]) -> None:
-    """See that texts can be padded and fit the model."""
+class _Longest(NamedTuple):
+    """The longest text, and its length."""
+
+    text: str
+    tokens: int
+
+
+def _longest(opened: Source, texts: Sequence[str]) -> _Longest:
+    """See that texts can be padded and fit the model, and return the longest."""
     tokenizer, room = opened.tokenizer, opened.context
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
+    found = _Longest("", 0)
     for number, text in enumerate(texts, 1):
         length = len(tokenizer(text)["input_ids"])
         if room is not None and length > room:
@@ -91,3 +145,6 @@ def _prepare(opened: Source, texts: Sequence[str]) -> None:
                 f"text {number} has {length} tokens, but {opened.name} takes {room} at once; "
                 "shorten or split it"
             )
+        if length > found.tokens:
+            found = _Longest(text, length)
+    return found

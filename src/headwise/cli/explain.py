@@ -12,7 +12,7 @@ import typer
 
 from headwise.cli import variants
 from headwise.cli.drawing import drawn
-from headwise.cli.failures import WrongInput, check_text
+from headwise.cli.failures import WrongInput, check_text, one_line
 from headwise.cli.output import show, table
 from headwise.errors import PatternError, ShapeError
 from headwise.ops import explain_sizes
@@ -21,6 +21,8 @@ from headwise.patterns import Full, Pattern, parse
 _LONGEST = 1 << 20
 _MOST = 1 << 20
 _HEADS, _WIDTH = 12, 64
+# What a message begins with that comes from the functions behind this command.
+_CALLERS = ("explain", "patterns.parse")
 
 
 class _Dtype(StrEnum):
@@ -159,9 +161,9 @@ def _explained(options: dict[str, Any], length: int | None) -> dict[str, Any]:
         if options["--draw"]:
             drawing = drawn(rule, sizes["queries"], sizes["keys"]).splitlines()
     except PatternError as refusal:
-        raise WrongInput(f"--pattern: {_one_line(refusal)}") from refusal
+        raise WrongInput(f"--pattern: {one_line(refusal, *_CALLERS)}") from refusal
     except ShapeError as refusal:
-        raise WrongInput(_one_line(refusal)) from refusal
+        raise WrongInput(one_line(refusal, *_CALLERS)) from refusal
     return {
         "pattern": repr(rule),
         "sizes": sizes,
@@ -177,15 +179,4 @@ def _pattern(text: str) -> Pattern:
     try:
         return parse(text)
     except PatternError as wrong:
-        raise WrongInput(f"--pattern: {_one_line(wrong)}") from wrong
-
-
-def _one_line(refusal: Exception) -> str:
-    """Return what a refusal says first and how it says to go on, on one line.
-
-    The name of the function of the library that this command calls is left out.
-    """
-    lines = str(refusal).splitlines()
-    said = lines[0].removeprefix("explain: ").removeprefix("patterns.parse: ")
-    hints = [line.removeprefix("  hint: ") for line in lines if line.startswith("  hint: ")]
-    return "; ".join([said, *hints])
+        raise WrongInput(f"--pattern: {one_line(wrong, *_CALLERS)}") from wrong

@@ -68,6 +68,21 @@ def first_line(error: BaseException) -> str:
     return lines[0].strip() if lines else type(error).__name__
 
 
+def one_line(refusal: BaseException, *callers: str) -> str:
+    """Return what a refusal says first and how it says to go on, on one line.
+
+    Args:
+        refusal: An error in the words of the library.
+        callers: Functions of the library behind the command, whose names are left out.
+    """
+    lines = str(refusal).splitlines() or [type(refusal).__name__]
+    said = lines[0]
+    for caller in callers:
+        said = said.removeprefix(f"{caller}: ")
+    hints = [line.removeprefix("  hint: ") for line in lines if line.startswith("  hint: ")]
+    return "; ".join([said, *hints])
+
+
 def _end(command: str, message: str, code: int) -> typer.Exit:
     print(f"headwise {command}: {message}", file=sys.stderr)
     return typer.Exit(code)

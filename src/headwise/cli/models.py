@@ -1,21 +1,26 @@
-"""Opens transformers models by folder or hub id, and says in one line why one will not do."""
+"""Opens transformers models by folder or hub id, as the kind of model that a command needs."""
 
-import re
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import torch
-
-import headwise.hf
-from headwise.cli.failures import Unable, WrongInput, first_line
+from headwise.cli.failures import WrongInput
+from headwise.cli.loading import load, place_of, refusing
 from headwise.cli.output import waiting
 from headwise.cli.packages import require_transformers
 
-_HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
+# Their first positions, up to that of padding, are never a token's.
+_RESERVING = (
+    "camembert",
+    "data2vec-text",
+    "longformer",
+    "mpnet",
+    "roberta",
+    "roberta-prelayernorm",
+    "xlm-roberta",
+    "xlm-roberta-xl",
+    "xmod",
+)
+_NEVER = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -33,14 +38,39 @@ class Source:
     tokenizer: Any
 
     @property
+    def is_pair(self) -> bool:
+        """Whether an encoder reads a source, and a decoder writes from what it made of it."""
+        return bool(self.config.is_encoder_decoder)
+
+    @property
     def context(self) -> int | None:
         """The most tokens that the model takes at once; ``None`` where it names no limit."""
-        limits = (
-            getattr(self.config, "max_position_embeddings", None),
-            self.tokenizer.model_max_length,
-        )
-        known = [limit for limit in limits if limit is not None and limit < 1 << 40]
+        positions = positions_of(self.config)
+        known = [
+            limit
+            for limit in (positions, self.tokenizer.model_max_length)
+            if limit is not None and limit < _NEVER
+        ]
         return min(known) if known else None
+
+    @property
+    def target_context(self) -> int | None:
+        """The most tokens that the decoder of a pair writes; ``None`` where it names no limit."""
+        return _named(self.config, "max_decoder_position_embeddings")
+
+
+def positions_of(config: Any) -> int | None:
+    """Return how many tokens a model has positions for; ``None`` where it names no limit."""
+    positions = _named(config, "max_encoder_position_embeddings")
+    if positions is not None and config.model_type in _RESERVING:
+        positions -= (config.pad_token_id or 0) + 1
+    return positions
+
+
+def _named(config: Any, of_a_part: str) -> int | None:
+    whole = getattr(config, "max_position_embeddings", None)
+    found: int | None = getattr(config, of_a_part, whole)
+    return found
 
 
 def source(model: str) -> Source:
@@ -50,106 +80,81 @@ def source(model: str) -> Source:
         WrongInput: There is no such model, or transformers cannot read it.
         Unable: transformers is not installed.
     """
-    place = _place(model)
+    place = place_of(model)
     transformers = require_transformers()
-    with _refusing(model), waiting(f"Opening {model}"):
+    with refusing(model), waiting(f"Opening {model}"):
         config = transformers.AutoConfig.from_pretrained(place, trust_remote_code=False)
         tokenizer = transformers.AutoTokenizer.from_pretrained(place, trust_remote_code=False)
     return Source(model, config, tokenizer)
 
 
-def text_model(opened: Source, attention: str = "headwise") -> Any:
-    """Load a model that continues text, in float32, with the named attention.
+def text_model(opened: Source, attention: str = "headwise", *, accelerated: bool = False) -> Any:
+    """Load a model that writes, in float32: on after a text, or from a source.
+
+    Args:
+        opened: The model.
+        attention: The attention it is loaded with.
+        accelerated: Whether the caller accelerates it, so that its attention is chosen then.
 
     Raises:
         WrongInput: It is of another kind, or headwise does not serve it.
     """
     transformers = require_transformers()
-    known = transformers.MODEL_FOR_CAUSAL_LM_MAPPING
+    if opened.is_pair:
+        known = transformers.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
+        auto = transformers.AutoModelForSeq2SeqLM
+    else:
+        known = transformers.MODEL_FOR_CAUSAL_LM_MAPPING
+        auto = transformers.AutoModelForCausalLM
     kind = opened.config.model_type
     writers = [known[type(opened.config)].__name__] if type(opened.config) in known else []
     held = opened.config.architectures or writers
-    if opened.config.is_encoder_decoder or not set(held) & set(writers):
+    if not set(held) & set(writers):
         raise WrongInput(
-            f"{opened.name} holds {', '.join(held) or kind}, which does not continue text; "
-            "name a decoder-only model, such as a Llama or GPT-2"
+            f"{opened.name} holds {', '.join(held) or kind}, which does not continue text; name a "
+            "decoder such as a Llama or GPT-2, or a model that writes from a source such as a T5 "
+            "or Marian"
         )
-    return _load(opened, transformers.AutoModelForCausalLM.from_pretrained, attention)
+    return load(opened.name, opened.config, auto, attention, accelerated=accelerated)
 
 
-def encoder(opened: Source, attention: str = "headwise") -> Any:
-    """Load a model that turns tokens into vectors, in float32, with the named attention.
+def encoder(opened: Source, attention: str = "headwise", *, accelerated: bool = False) -> Any:
+    """Load a model that turns tokens into vectors, in float32; of a pair its encoder.
+
+    Args:
+        opened: The model.
+        attention: The attention it is loaded with.
+        accelerated: Whether the caller accelerates it, so that its attention is chosen then.
 
     Raises:
         WrongInput: It is of another kind, or headwise does not serve it.
     """
     transformers = require_transformers()
-    known = type(opened.config) in transformers.MODEL_MAPPING
-    if opened.config.is_encoder_decoder or not known:
+    config = opened.config
+    reason = _why_no_vectors(transformers, config)
+    if reason is not None:
         raise WrongInput(
-            f"{opened.name} is a {opened.config.model_type} model, which gives no sentence "
-            "vectors; name an encoder, such as a BERT"
+            f"{opened.name} is a {config.model_type} model, which {reason}; name an encoder, such "
+            "as a BERT"
         )
-    return _load(opened, transformers.AutoModel.from_pretrained, attention)
+    auto = transformers.AutoModel
+    known = transformers.MODEL_FOR_TEXT_ENCODING_MAPPING
+    if type(config) in known:
+        alone = known[type(config)].__name__ in (config.architectures or ())
+        auto = transformers.AutoModelForTextEncoding if alone or opened.is_pair else auto
+    model = load(opened.name, config, auto, attention, accelerated=accelerated)
+    return model.get_encoder() if opened.is_pair else model
 
 
-def _load(opened: Source, from_pretrained: Callable[..., Any], attention: str) -> Any:
-    if attention == "headwise":
-        headwise.hf.register()
-    with _refusing(opened.name), _loading(opened.name):
-        model, report = from_pretrained(
-            _place(opened.name),
-            config=opened.config,
-            dtype=torch.float32,
-            attn_implementation=attention,
-            output_loading_info=True,
-            trust_remote_code=False,
-        )
-    # A pooler is not part of a sentence vector, and many encoders come without one.
-    missing = sorted(name for name in report["missing_keys"] if not name.startswith("pooler."))
-    if missing:
-        raise WrongInput(
-            f"{opened.name} lacks {len(missing)} of the weights that {type(model).__name__} "
-            f"needs, such as {missing[0]}"
-        )
-    return model.eval()
-
-
-def _place(model: str) -> str:
-    """Return what transformers is to open: a folder that exists, or a hub id."""
-    path = Path(model).expanduser()
-    if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise WrongInput(f"{model} holds no config.json: not a transformers folder")
-        return str(path)
-    if path.exists():
-        raise WrongInput(f"{model} is a file; MODEL is a transformers folder or a hub id")
-    if not _HUB_ID.fullmatch(model):
-        raise WrongInput(f"there is no folder {model}")
-    return model
-
-
-@contextmanager
-def _loading(model: str) -> Iterator[None]:
-    """Show that weights take their time; those that come from the hub bring their own bars."""
-    if Path(model).expanduser().is_dir() or not sys.stderr.isatty():
-        with waiting(f"Loading {model}"):
-            yield
-        return
-    bars = require_transformers().logging
-    bars.enable_progress_bar()
-    try:
-        yield
-    finally:
-        bars.disable_progress_bar()
-
-
-@contextmanager
-def _refusing(model: str) -> Iterator[None]:
-    """Turn what transformers says of a model that it cannot open into one line."""
-    try:
-        yield
-    except ImportError as error:
-        raise Unable(f"opening {model} needs a package: {first_line(error)}") from error
-    except Exception as error:
-        raise WrongInput(f"cannot open the model {model}: {first_line(error)}") from error
+def _why_no_vectors(transformers: Any, config: Any) -> str | None:
+    """Say why a model has no vectors for sentences; ``None`` where it has some."""
+    kind = type(config)
+    if kind not in transformers.MODEL_MAPPING or hasattr(config, "vision_config"):
+        return "gives no sentence vectors"
+    writes = kind in transformers.MODEL_FOR_CAUSAL_LM_MAPPING and not config.is_encoder_decoder
+    both_ways = kind in transformers.MODEL_FOR_MASKED_LM_MAPPING or getattr(
+        config, "use_bidirectional_attention", False
+    )
+    if writes and not both_ways:
+        return "reads from left to right only: the mean of its token vectors says little"
+    return None

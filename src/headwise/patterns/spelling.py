@@ -104,7 +104,14 @@ def _written(part: object, numbers: list[int], tensors: list[Tensor]) -> str:
                 f"{kind.__name__}: a pattern that headwise does not know cannot be written down\n"
                 "  hint: spell it out with Dense(pattern.dense(q_len, kv_len))"
             )
-        inner = [_written(getattr(part, name), numbers, tensors) for name in _PARTS[kind]]
+        inner = []
+        for name in _PARTS[kind]:
+            held = getattr(part, name)
+            # Sides are whole numbers that a graph is made for, like every other size.
+            if kind is Tiles and isinstance(held, tuple):
+                inner.append(f"({', '.join(_written(each, numbers, tensors) for each in held)})")
+            else:
+                inner.append(_written(held, numbers, tensors))
         return f"{kind.__name__}({', '.join(inner)})"
     if isinstance(part, tuple) and part and isinstance(part[0], Pattern):
         return ", ".join(_written(each, numbers, tensors) for each in part)
@@ -136,6 +143,8 @@ def _built(node: ast.expr, numbers: Sequence[int], tensors: Sequence[Tensor]) ->
             return None
         case ast.Name(id=name) if name[0] in "nt" and name[1:].isdecimal():
             return (numbers if name[0] == "n" else tensors)[int(name[1:])]
+        case ast.Tuple(elts=parts):
+            return tuple(_built(part, numbers, tensors) for part in parts)
         case ast.Call(func=ast.Name(id=name), args=parts, keywords=[]):
             kind, found = _NAMED[name], [_built(part, numbers, tensors) for part in parts]
             if kind not in _JOINING:

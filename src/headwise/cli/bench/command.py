@@ -9,9 +9,11 @@ from typing import Annotated
 import torch
 import typer
 
-from headwise.cli.bench import summary
+from headwise.cli.bench import models, summary
 from headwise.cli.bench.limits import limits
 from headwise.cli.bench.mechanisms.compare import LAYER, LONGEST, MOST, SHORTEST, Asked, compare
+from headwise.cli.bench.models.options import BATCH, TOKENS, Dtype, Options
+from headwise.cli.bench.models.work import NEW_TOKENS
 from headwise.cli.bench.report import report
 from headwise.cli.bench.selections import EVERYDAY, QUICK
 from headwise.cli.failures import WrongInput
@@ -68,6 +70,37 @@ def bench(  # noqa: PLR0913 (one parameter per option)
             show_default=False,
         ),
     ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Compare this model of transformers before and after hf.accelerate, and in ONNX "
+            "Runtime and OpenVINO where they are installed: a folder, a hub id, or a config.json, "
+            "which gets random weights.",
+            show_default=False,
+        ),
+    ] = None,
+    tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=MOST, help="With --model: tokens of a sample.", show_default=str(TOKENS)
+        ),
+    ] = None,
+    batch: Annotated[
+        int | None,
+        typer.Option(min=1, max=4096, help="With --model: samples.", show_default=str(BATCH)),
+    ] = None,
+    dtype: Annotated[
+        Dtype | None,
+        typer.Option(help="With --model: element type.", show_default=Dtype.FLOAT32.value),
+    ] = None,
+    generate: Annotated[
+        bool,
+        typer.Option(
+            "--generate",
+            help=f"With --model: let it write {NEW_TOKENS} tokens, with hf.Cache after accelerate.",
+        ),
+    ] = False,
     threads: Annotated[
         int | None,
         typer.Option(min=1, help="Threads of torch and headwise.", show_default="torch's own"),
@@ -85,8 +118,21 @@ def bench(  # noqa: PLR0913 (one parameter per option)
     checked against its own definition first: on random queries, keys and values, and on those of a
     layer of all-MiniLM-L6-v2 that reads a real text. The model is fetched on first use; where that
     cannot be, the command says so and goes on with random ones.
+
+    With --model it compares a model before and after accelerate: its answers are checked against
+    the same weights in float64, then all forms take turns. Ctrl-C shows what was measured by then.
     """
     asked = Asked(quick, chosen, max_length, lengths, layer, plot)
+    options = Options(tokens, batch, dtype, generate, quick)
+    if model is not None:
+        others = ["--mechanisms"] * mechanisms + ["--case"] * bool(chosen) + asked.only_here
+        if others:
+            raise WrongInput(f"--model does not go with {', '.join(others)}")
+        with _threads(threads):
+            models.compare(model, options, for_machines=as_json)
+        return
+    if options.only_here:
+        raise WrongInput(f"{', '.join(options.only_here)}: only with --model")
     if mechanisms:
         with _threads(threads):
             compare(asked, for_machines=as_json)

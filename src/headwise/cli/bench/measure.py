@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,15 +26,21 @@ def alternate(calls: dict[str, Callable[[], Any]], seconds: float) -> dict[str, 
         calls: What to time; each has run before.
         seconds: About how long to measure in all; at least five rounds are made.
     """
-    repeats = {name: _repeats(call) for name, call in calls.items()}
     times: dict[str, list[float]] = {name: [] for name in calls}
+    for seen in rounds(calls, seconds):
+        for name, taken in seen.items():
+            times[name].append(taken)
+    return times
+
+
+def rounds(calls: dict[str, Callable[[], Any]], seconds: float) -> Iterator[dict[str, float]]:
+    """Yield the seconds of a call of each contender, after each round; see ``alternate``."""
+    repeats = {name: _repeats(call) for name, call in calls.items()}
     started = time.perf_counter()
     for done in range(_ROUNDS[1]):
         if done >= _ROUNDS[0] and time.perf_counter() - started >= seconds:
             break
-        for name, call in calls.items():
-            times[name].append(_time(call, repeats[name]))
-    return times
+        yield {name: _time(call, repeats[name]) for name, call in calls.items()}
 
 
 def ratio(slower: list[float], faster: list[float]) -> Ratio:
@@ -45,6 +51,8 @@ def ratio(slower: list[float], faster: list[float]) -> Ratio:
 
 def quartiles(seen: list[float]) -> tuple[float, float, float]:
     """Return the lower quartile, the median and the upper quartile."""
+    if len(seen) == 1:
+        return seen[0], seen[0], seen[0]
     low, median, high = statistics.quantiles(seen, n=4, method="inclusive")
     return low, median, high
 
