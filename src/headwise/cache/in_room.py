@@ -3,11 +3,10 @@
 from abc import abstractmethod
 from operator import add
 
-import torch
 from torch import Tensor
 from typing_extensions import override
 
-from headwise.cache.room import Room, blanked, copy_tokens, room_like
+from headwise.cache.room import Room, blanked, copy_tokens
 from headwise.cache.row_counts import RowCounts, each, longest, picked
 from headwise.cache.row_formats import RowFormat, Tensors, as_stored
 from headwise.cache.storage import Given, Held, HeldWhole, State, Storage, is_tracked
@@ -46,7 +45,8 @@ class InRoom(Storage):
     def reorder(self, index: Tensor) -> None:
         if self._room is None or self.given is None:
             return
-        self._room = Room(tuple(_chosen(stored, index) for stored in self._room.tensors))
+        if not self._room.stays_with(index, self.length):
+            self._room = self._room.picked(index)
         self.lengths = picked(self.lengths, index)
         self.given = self.given._replace(batch=len(index))
 
@@ -105,12 +105,3 @@ class FromStart(InRoom):
         assert self._room is not None
         end = self.length
         return tuple([tensor[:, :, :end] for tensor in self._room.tensors])
-
-
-def _chosen(stored: Tensor, index: Tensor) -> Tensor:
-    chosen = stored.index_select(0, index.to(stored.device))
-    if not torch.is_inference_mode_enabled():
-        return chosen
-    # A tensor made in inference mode could not be written to outside it.
-    (found,) = room_like((chosen,), chosen.shape[2]).tensors
-    return found.copy_(chosen)

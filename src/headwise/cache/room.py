@@ -1,5 +1,6 @@
 """Memory for the tokens of a layer, and how tokens are copied into it."""
 
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 from weakref import WeakSet
 
@@ -26,6 +27,8 @@ class Room:
     def __init__(self, tensors: Tensors) -> None:
         self.tensors = tensors
         self._users: WeakSet[HasRoom] = WeakSet()
+        self._picked_at: tuple[int, ...] | None = None
+        self._alike: Tensor | None = None
 
     def share(self, *users: "HasRoom") -> None:
         """Note who reads these tensors, as long as they do."""
@@ -34,6 +37,27 @@ class Room:
     def is_shared(self, user: "HasRoom") -> bool:
         """Say whether anybody but ``user`` reads these tensors."""
         return any(other is not user and other._room is self for other in self._users)
+
+    def picked(self, index: Tensor) -> "Room":
+        """Return a room whose row ``i`` is row ``index[i]`` of this one."""
+        found = Room(tuple(_picked(tensor, index) for tensor in self.tensors))
+        found._picked_at = found._versions()
+        return found
+
+    def stays_with(self, index: Tensor, tokens: int) -> bool:
+        """Say whether picking rows would leave every row as it is, as far as that is known.
+
+        Beams of one source have one memory, and nothing is written to it between two steps. So rows
+        that were picked and not written to are compared once.
+        """
+        if self._picked_at is None or self._picked_at != self._versions():
+            return False
+        if self._alike is None:
+            self._alike = _first_alike([tensor[:, :, :tokens] for tensor in self.tensors])
+        return torch.equal(self._alike[index.to("cpu")], self._alike)
+
+    def _versions(self) -> tuple[int, ...]:
+        return tuple(tensor._version for tensor in self.tensors)
 
     @property
     def tokens(self) -> int:
@@ -57,6 +81,30 @@ def room_like(rows: Tensors, tokens: int) -> Room:
                 for row in rows
             )
         )
+
+
+def _picked(tensor: Tensor, index: Tensor) -> Tensor:
+    index = index.to(tensor.device)
+    if not torch.is_inference_mode_enabled():
+        return tensor.index_select(0, index)
+    # A tensor made in inference mode could not be written to outside it.
+    with torch.inference_mode(False):
+        found = tensor.new_empty(len(index), *tensor.shape[1:])
+    return torch.index_select(tensor.detach(), 0, index, out=found)
+
+
+def _first_alike(tensors: Sequence[Tensor]) -> Tensor:
+    """Return for each row the first one of its neighbours before it that has the same bits."""
+    first = [0]
+    for row in range(1, len(tensors[0])):
+        same = all(torch.equal(_bits(tensor[row]), _bits(tensor[first[-1]])) for tensor in tensors)
+        first.append(first[-1] if same else row)
+    return torch.tensor(first, device="cpu")
+
+
+def _bits(row: Tensor) -> Tensor:
+    integers = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return row.detach().view(integers[row.element_size()])
 
 
 def copied(tensors: Tensors) -> Room:
