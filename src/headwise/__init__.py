@@ -1,6 +1,8 @@
 """Attention for PyTorch: one call, one layer, one cache."""
 
-from headwise import _interrupts, hf, inspection, nn, patterns, positions  # noqa: F401
+from typing import TYPE_CHECKING
+
+from headwise import _interrupts, export, hf, inspection, nn, patch, patterns, positions  # noqa: F401
 from headwise._strict import strict
 from headwise.cache import KVCache, PagePool
 from headwise.errors import (
@@ -43,6 +45,9 @@ from headwise.patterns import (
     Window,
 )
 
+if TYPE_CHECKING:
+    from headwise import models
+
 __all__ = [
     "Attended",
     "BackendRefused",
@@ -75,6 +80,7 @@ __all__ = [
     "attend_with_lse",
     "attention_weights",
     "explain",
+    "export",
     "hf",
     "info",
     "inspection",
@@ -82,8 +88,19 @@ __all__ = [
     "linear_attention_weights",
     "lowrank_attend",
     "merge",
+    "models",
     "nn",
+    "patch",
     "patterns",
     "positions",
     "strict",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Import what needs the extra ``hf`` when it is first asked for."""
+    if name == "models":
+        import headwise.models
+
+        return headwise.models
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

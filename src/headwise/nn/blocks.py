@@ -110,6 +110,7 @@ class TransformerBlock(nn.Module):
         q_offset: int | Tensor | None = None,
         q_lengths: Sequence[int] | Tensor | None = None,
         cache: KVCache | None = None,
+        memory_cache: KVCache | None = None,
         layer: int | None = None,
         **renamed: object,
     ) -> Hidden:
@@ -129,8 +130,10 @@ class TransformerBlock(nn.Module):
             q_offset: Absolute position of the first token of ``x``.
             q_lengths: (batch,), how many of the new tokens of each row are real; the others, to the
                 right, are not stored in the cache. ``None`` = all.
-            cache: Where keys and values are appended and read; those of a memory are not kept.
-            layer: The number of the attention in the cache.
+            cache: Where keys and values are appended and read.
+            memory_cache: Where those of the memory are kept after the first call, for a
+                ``cross_attention`` that can read them there; ``None`` = they are not kept.
+            layer: The number of the attention in the caches.
             renamed: None are taken; arguments of other libraries are refused with their name here.
 
         Returns:
@@ -143,7 +146,7 @@ class TransformerBlock(nn.Module):
         """
         if renamed or x is None:
             raise refuse_arguments(renamed, "TransformerBlock", "x", OF_BLOCK)
-        self._check_memory(memory=memory, memory_mask=memory_mask)
+        self._check_memory(memory=memory, memory_mask=memory_mask, memory_cache=memory_cache)
         settings: dict[str, Any] = {
             "mask": mask,
             "kv_mask": kv_mask,
@@ -157,7 +160,8 @@ class TransformerBlock(nn.Module):
         x = self._added(x, self.attention, self.attention_norm, **settings)
         if self.cross_attention is not None and self.cross_attention_norm is not None:
             cross, norm = self.cross_attention, self.cross_attention_norm
-            x = self._added(x, cross, norm, key=memory, kv_mask=memory_mask)
+            kept = {} if memory_cache is None else {"cache": memory_cache, "layer": layer}
+            x = self._added(x, cross, norm, key=memory, kv_mask=memory_mask, **kept)
         return self._added(x, self.feed_forward, self.feed_forward_norm)
 
     def extra_repr(self) -> str:
@@ -170,7 +174,7 @@ class TransformerBlock(nn.Module):
         found: Tensor = x if self.norm_first else norm(x)
         return found
 
-    def _check_memory(self, **given: Tensor | None) -> None:
+    def _check_memory(self, **given: Tensor | KVCache | None) -> None:
         if self.cross_attention is None:
             unread = [name for name, tensor in given.items() if tensor is not None]
             if unread:

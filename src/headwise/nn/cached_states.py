@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from headwise.cache import KVCache
+from headwise.cache.limits import refuse_export
 from headwise.cache.states import Nest, check_nest
 from headwise.errors import CacheError, PatternError
 from headwise.nn.mechanism import AttentionCall
@@ -14,8 +15,9 @@ def check_room(cache: KVCache, mechanism: str, held: int, new: int) -> None:
     """Refuse settings that say how keys and values are kept, and more tokens than the capacity.
 
     Raises:
-        CacheError: A window, a dtype, a pool, or a capacity that is used up.
+        CacheError: A window, a dtype, a pool, a capacity that is used up, or an export.
     """
+    refuse_export(_CALLER)
     for name, given in (("window", cache.window), ("dtype", cache.dtype), ("pool", cache.pool)):
         if given is not None:
             shown = "" if name == "pool" else f"={given}"
