@@ -148,8 +148,12 @@ def _upstream(d_output: Tensor, d_lse: Tensor | None) -> tuple[Tensor, Tensor | 
 
 
 def _in_memory(given: Given) -> tuple[Tensor, ...]:
-    *rows, lse = given
-    return (*(dense_rows(tensor) for tensor in rows), _plain(lse).contiguous())
+    query, key, value, output, lse = given
+    # vmap expands an output that all samples have; the kernels know outputs as what they write.
+    shared = any(output.size(axis) > 1 and not output.stride(axis) for axis in range(3))
+    output = output.contiguous() if shared else output
+    rows = (dense_rows(tensor) for tensor in (query, key, value, output))
+    return (*rows, _plain(lse).contiguous())
 
 
 def rest(
