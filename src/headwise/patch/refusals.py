@@ -95,7 +95,15 @@ def _of_surroundings(reasons: list[str]) -> None:
     if forward_ad._current_level >= 0:
         reasons.append("a forward-mode derivative may be wanted")
     if is_transformed():
+        if _derives_twice():
+            reasons.append("torch.func derives the call twice")
         if torch.compiler.is_compiling():
             reasons.append("torch.compile is tracing a torch.func transform")
         elif is_functionalized():
             reasons.append("torch.func.functionalize is active")
+
+
+def _derives_twice() -> bool:
+    kinds = torch._C._functorch
+    levels = kinds.get_interpreter_stack() or []
+    return sum(level.key() == kinds.TransformType.Grad for level in levels) > 1

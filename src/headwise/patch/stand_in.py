@@ -9,9 +9,9 @@ from torch.fx import Proxy
 from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function
 from typing_extensions import override
 
-from headwise.ops import attend
 from headwise.patch.given import Given, as_computed
 from headwise.patch.refusals import refusals
+from headwise.patch.second import Rules, derivable
 from headwise.patch.state import State
 from headwise.patch.translate import translate
 from headwise.patterns.content import PLAIN
@@ -68,16 +68,8 @@ def _computed(given: Given) -> Tensor:
     if refusals(cast):
         return _torchs(given)
     call = translate(cast)
-    output = attend(
-        call.query,
-        call.key,
-        call.value,
-        call.pattern,
-        bias=call.bias,
-        scale=cast.scale,
-        dropout_p=cast.dropout_p,
-        q_offset=0,
-    )
+    rules = Rules(call.pattern, cast.scale, cast.dropout_p)
+    output = derivable(rules, call.query, call.key, call.value, call.bias)
     return output if call.lead is None else output.reshape(*call.lead, *output.shape[-2:])
 
 

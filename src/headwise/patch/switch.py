@@ -1,8 +1,8 @@
 """The switch by which calls of torch's ``scaled_dot_product_attention`` are taken."""
 
+from os import register_at_fork
 from threading import RLock
 from types import TracebackType
-from typing import Self
 
 from headwise.patch.places import check_places, fill_places
 from headwise.patch.state import State
@@ -31,18 +31,19 @@ class sdpa:
       differ from each other and from 1;
     - calls inside ``sdpa_kernel``, or under flags of ``torch.backends.cuda``, that leave torch
       only one of its two ways on the CPU, FLASH and MATH;
-    - forward-mode derivatives, ``torch.func.functionalize``, transforms of ``torch.func`` inside
-      ``torch.compile``, ``torch.jit`` and ``torch.fx.symbolic_trace``.
+    - forward-mode derivatives, ``torch.func.functionalize``, transforms of ``torch.func`` that
+      derive twice or stand inside ``torch.compile``, ``torch.jit`` and ``torch.fx.symbolic_trace``.
 
     Not found are programs exported while the patch was off, and the fast paths in C++ of
     ``nn.MultiheadAttention`` and ``nn.TransformerEncoderLayer`` in ``eval()``, which never call
-    the function (``headwise.hf.accelerate`` serves them). Torch leaves these fast paths wherever a
-    function mode is active, so in the thread of a switch with ``earlier_names`` calls are found
-    there, too.
+    the function (``headwise.hf.accelerate`` serves them). Outside ``torch.compile`` torch leaves
+    these fast paths wherever a function mode is active, so in the thread of a switch with
+    ``earlier_names`` calls are found there, too.
 
-    Two things differ. Dropout draws other numbers, from the same generator. A derivative of a
-    derivative is refused, as torch's FLASH does for plain calls; inside ``sdpa_kernel(MATH)``
-    torch gives it.
+    What differs: dropout draws other numbers, from the same generator. Derivatives of derivatives
+    and gradients in batches are made in plain torch, at the cost of torch's MATH, and refused
+    where the call ran under a transform of ``torch.func``, a dispatch mode or ``torch.compile``.
+    The result may not be changed in place before its gradient is taken, as with torch's FLASH.
 
     Args:
         enabled: ``False`` switches off until this switch is undone.
@@ -53,7 +54,7 @@ class sdpa:
     Raises:
         RuntimeError: Somebody else has replaced the function in torch; or a switch that was
             undone is entered again.
-        TypeError: ``enabled`` is not a bool.
+        TypeError: ``enabled`` or ``earlier_names`` is not a bool.
 
     Example:
         >>> import torch, headwise as hw
@@ -65,11 +66,12 @@ class sdpa:
     """
 
     def __init__(self, enabled: bool = True, *, earlier_names: bool = True) -> None:
-        if not isinstance(enabled, bool):
-            raise TypeError(
-                f"patch.sdpa: enabled must be True or False, got {type(enabled).__name__}\n"
-                "  hint: the patch is for the whole process; patch.sdpa() switches it on"
-            )
+        for name, flag in (("enabled", enabled), ("earlier_names", earlier_names)):
+            if not isinstance(flag, bool):
+                raise TypeError(
+                    f"patch.sdpa: {name} must be True or False, got {type(flag).__name__}\n"
+                    "  hint: the patch is for the whole process; patch.sdpa() switches it on"
+                )
         self.enabled = enabled
         self._mode = of_this_thread() if enabled and earlier_names else None
         with _Switches.lock:
@@ -88,7 +90,7 @@ class sdpa:
             _want(self._mode, -1)
             _settle(self._mode)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "sdpa":
         if self not in _Switches.live:
             raise RuntimeError(
                 "patch.sdpa: this switch has been undone\n"
@@ -112,6 +114,14 @@ class sdpa:
 class _Switches:
     lock = RLock()
     live: list[sdpa] = []  # noqa: RUF012
+
+
+# A child must not wait for a thread that it has not.
+register_at_fork(
+    before=_Switches.lock.acquire,
+    after_in_parent=_Switches.lock.release,
+    after_in_child=_Switches.lock.release,
+)
 
 
 def _want(mode: ThreadMode | None, more: int) -> None:

@@ -1,6 +1,6 @@
 """The function mode of one thread, and how many patches want it there."""
 
-from threading import get_ident, local
+from threading import local
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -18,11 +18,10 @@ class ThreadMode:
     def __init__(self) -> None:
         self.wanted = 0
         self._mode = EarlierNames()
-        self._thread = get_ident()
 
     def settle(self, on: bool) -> None:
         """Put the mode on the stack or take it off, if this is its thread."""
-        if get_ident() != self._thread:
+        if _local.mode is not self:
             return
         lies = any(mode is self._mode for mode in _stack())
         if on and self.wanted and not lies:

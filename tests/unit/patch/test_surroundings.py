@@ -6,11 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 import headwise as hw
-from headwise.errors import BackendRefused
 from headwise.ops import tally
 from tests.support.sdpa_calls import taken
 
@@ -22,20 +20,6 @@ def attend(query: Tensor, key: Tensor, **more: Any) -> Tensor:
 @pytest.fixture
 def given() -> tuple[Tensor, Tensor]:
     return torch.randn(2, 3, 5, 8), torch.randn(2, 3, 7, 8)
-
-
-def test_second_derivatives(given: tuple[Tensor, Tensor]) -> None:
-    """Refused with a word on it; inside ``sdpa_kernel(MATH)`` they are torch's."""
-    query = given[0].requires_grad_()
-    with hw.patch.sdpa():
-        (first,) = torch.autograd.grad(attend(query, given[1]).sum(), query, create_graph=True)
-        with pytest.raises(BackendRefused, match="no second derivatives"):
-            torch.autograd.grad(first.sum(), query)
-        with sdpa_kernel(SDPBackend.MATH):
-            out = attend(query, given[1])
-        (first,) = torch.autograd.grad(out.square().sum(), query, create_graph=True)
-        (second,) = torch.autograd.grad(first.sum(), query)
-    assert second.any()
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")

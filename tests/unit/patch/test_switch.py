@@ -1,10 +1,13 @@
 """The switch: when calls are taken, by which names, in which threads, and what it leaves behind."""
 
 import copy
+import os
 import pickle
 import re
+import signal
 from collections.abc import Generator, Iterator
-from threading import Thread
+from threading import Event, Thread
+from time import sleep
 from typing import Any
 
 import pytest
@@ -16,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 import headwise as hw
 from headwise.ops import tally
+from headwise.patch.switch import _Switches
 
 Q = torch.randn(1, 2, 3, 8)
 
@@ -117,6 +121,8 @@ def test_a_switch_serves_once() -> None:
 def test_what_is_no_switch() -> None:
     with pytest.raises(TypeError, match=r"enabled must be True or False, got Linear\n  hint: "):
         hw.patch.sdpa(torch.nn.Linear(2, 2))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"earlier_names must be True or False, got int\n  hint: "):
+        hw.patch.sdpa(earlier_names=0)  # type: ignore[arg-type]
 
 
 def test_threads_are_served_by_attribute() -> None:
@@ -144,6 +150,28 @@ def test_undone_from_another_thread() -> None:
     assert torch._C._len_torch_function_stack() == 1
     hw.patch.sdpa(False).undo()
     assert torch._C._len_torch_function_stack() == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_fork_waits_for_a_thread_that_switches() -> None:
+    """The child would wait forever, for a thread that it has not."""
+    held = Event()
+
+    def hold() -> None:
+        with _Switches.lock:
+            held.set()
+            sleep(0.05)
+
+    thread = Thread(target=hold)
+    thread.start()
+    held.wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)
+        hw.patch.sdpa().undo()
+        os._exit(0)
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
 
 
 class Seen(TorchFunctionMode):
