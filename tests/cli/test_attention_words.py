@@ -91,6 +91,8 @@ def test_unknown_words_list_what_is_known(text: str) -> None:
         ("linear", "--attention linear takes one feature map, elu, relu, squared_relu, softmax"),
         ("linear favor", "got 'linear favor'; as in --attention 'linear elu'"),
         ("random-features", "random-features takes COUNT, a whole number of at least 1"),
+        ("performer 100000000", "a whole number of at least 1 and at most 8192, got 'performer"),
+        ("window " + "9" * 5000, "window takes TOKENS, a whole number of at least 1, got"),
         ("low-rank 0", "got 'low-rank 0'; as in --attention 'low-rank 128'"),
         ("bigbird -3", "as in --attention 'bigbird 64'"),
         ("window(1", "--attention: "),

@@ -193,6 +193,8 @@ def test_the_gate_by_hand() -> None:
     with pytest.raises(Unable, match=r"^x: the answer is wrong by 4\.1"):
         check("x", torch.tensor([1.0041, 2.0]), plain, exact)
     check("x", torch.tensor([1.0041, 2.0]), plain, exact, peer=True)
+    with pytest.raises(Unable, match="the model as it was answers NaN or infinity"):
+        check("x", plain, plain * torch.nan, exact)
     with pytest.raises(Unable, match="wrong by nan"):
         check("x", torch.tensor([torch.nan, 2.0]), plain, exact)
 

@@ -149,6 +149,29 @@ def test_languages_are_for_pairs(writer: Path) -> None:
     assert_refused(result, 2, "--target-language, --forced-bos: only for models of an encoder and")
 
 
+@pytest.mark.parametrize("name", ["bart", "led"])
+def test_beams_without_a_cache(name: str, pairs: dict[str, Path]) -> None:
+    words = (str(pairs[name]), SOURCE, "--max-new-tokens", "9", "--beams", "3", "--accelerate")
+    assert as_json(*words, "--no-cache")["tokens"] == expected(pairs[name], 9, num_beams=3)
+
+
+def test_a_pair_made_of_two_models(tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    parts = [
+        transformers.BertConfig(**folders.BERT, is_decoder=n, add_cross_attention=n)
+        for n in (False, True)
+    ]
+    config = transformers.EncoderDecoderConfig.from_encoder_decoder_configs(*parts)
+    config.decoder_start_token_id, config.pad_token_id = 256, 257
+    folder = folders.save(folders.lively(transformers.EncoderDecoderModel(config)), tmp_path)
+    found = as_json(str(folder), SOURCE, "--max-new-tokens", "9", "--beams", "3")
+    assert found["tokens"] == expected(folder, 9, num_beams=3)
+    result = typed("generate", str(folder), "x" * 98)
+    assert_refused(result, 2, f"the source has 98 tokens, but {folder} takes 97 at once")
+    result = typed("generate", str(folder), "x", "--max-new-tokens", "97")
+    assert_refused(result, 2, "writes at most 96 tokens; use --max-new-tokens 96")
+
+
 def test_beams_of_a_decoder(writer: Path) -> None:
     model = transformers.AutoModelForCausalLM.from_pretrained(writer, attn_implementation="eager")
     tokenizer = transformers.AutoTokenizer.from_pretrained(writer)

@@ -88,6 +88,19 @@ def test_vectors_of_an_encoder_of_two(name: str, readers: dict[str, Path]) -> No
     )
 
 
+def test_positions_that_are_computed_need_not_be_saved(tmp_path: Path) -> None:
+    torch.manual_seed(7)
+    model = transformers.MarianMTModel(transformers.MarianConfig(**folders.BART))
+    folder = folders.save(folders.lively(model), tmp_path)
+    kind: Any = transformers.MarianMTModel
+    whole = kind.from_pretrained(folder, attn_implementation="eager").eval()
+    tokens = folders.byte_tokenizer()(TEXTS[0], return_tensors="pt", return_token_type_ids=False)
+    with torch.no_grad():
+        mean = whole.get_encoder()(**tokens).last_hidden_state[0].mean(0)
+    found = torch.tensor(embedded(str(folder), TEXTS[0])["vectors"][0])
+    torch.testing.assert_close(found, mean / mean.norm(), atol=2e-5, rtol=0)
+
+
 @pytest.mark.parametrize("name", ["longformer", "big_bird", "mpnet"])
 def test_attention_of_their_own_needs_accelerate(name: str, readers: dict[str, Path]) -> None:
     result = typed("embed", "--model", str(readers[name]), "hello")

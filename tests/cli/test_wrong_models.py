@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import transformers
 
+from headwise.cli.models import positions_of
 from tests.cli.folders import CONTEXT, FALCON, save
 from tests.cli.typed import assert_refused, typed
 
@@ -90,6 +91,63 @@ def test_an_empty_text(command: str, writer: Path) -> None:
 def test_a_text_longer_than_the_context(command: str, writer: Path) -> None:
     text = "x" * (CONTEXT + 1)
     assert_refused(typed(command, str(writer), text), 2, f"{CONTEXT + 1} tokens", f"{CONTEXT}")
+
+
+@BOTH
+def test_an_empty_name(command: str) -> None:
+    words = {"generate": ("", "hello"), "embed": ("--model", "", "hello")}[command]
+    assert_refused(typed(command, *words), 2, "MODEL is empty; name a transformers folder or a")
+
+
+@BOTH
+def test_no_tokenizer(command: str, writer: Path, tmp_path: Path) -> None:
+    folder = changed(writer, tmp_path)
+    for file in tmp_path.glob("token*"):
+        file.unlink()
+    says = ("cannot open the tokenizer of", "You need to have sentencepiece or tiktoken installed")
+    assert_refused(typed(command, folder, "hello"), 2, *says)
+
+
+@BOTH
+def test_a_model_that_fails_while_it_runs(
+    command: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: Any, **__: Any) -> None:
+        raise IndexError("out of range\nmore")
+
+    monkeypatch.setattr(transformers.LlamaModel, "forward", failing)
+    monkeypatch.setattr(transformers.BertModel, "forward", failing)
+    folder = str(folder_of(command, request))
+    says = f"{command}: {folder} failed while it ran: IndexError: out of range"
+    assert_refused(typed(command, folder, "hello"), 1, says)
+
+
+def test_embed_with_weights_that_are_no_numbers(reader: Path, tmp_path: Path) -> None:
+    folder = changed(reader, tmp_path)
+    model: Any = transformers.BertModel.from_pretrained(folder)
+    model.encoder.layer[0].output.dense.bias.data[3] = float("nan")
+    model.save_pretrained(folder)
+    result = typed("embed", folder, "hello", "--json")
+    assert_refused(result, 1, "made vectors that hold NaN or infinity")
+
+
+@pytest.mark.parametrize("modules", ["{", '{"a": 1}', '[{"type": 3, "path": ""}]', "[{}]"])
+def test_embed_with_damaged_modules(modules: str, reader: Path, tmp_path: Path) -> None:
+    folder = changed(reader, tmp_path)
+    (tmp_path / "modules.json").write_text(modules)
+    says = f"{tmp_path / 'modules.json'} does not say what it should"
+    assert_refused(typed("embed", folder, "hello"), 2, says)
+
+
+def test_embed_with_a_model_of_sounds(writer: Path, tmp_path: Path) -> None:
+    heads = {"encoder_attention_heads": 6, "decoder_attention_heads": 6}
+    folder = changed(writer, tmp_path, model_type="whisper", architectures=None, **heads)
+    result = typed("embed", folder, "hello")
+    assert_refused(result, 2, "is a whisper model, which takes input_features and no text")
+
+
+def test_a_limit_below_one_is_none() -> None:
+    assert positions_of(transformers.XLNetConfig()) is None
 
 
 @BOTH

@@ -13,6 +13,8 @@ from headwise.nn import LinearAttention, LowRank, RandomFeatures
 from headwise.patterns import Causal, Pattern, Window, bigbird, longformer, parse
 
 _WORDS = re.compile(r"[A-Za-z][\w+-]*(?:\s+[\w+-]+)*")
+# More features or ranks than that would fill the memory before they are refused.
+_MOST = 8192
 _MAPS = ("elu", "relu", "squared_relu", "softmax")
 
 
@@ -54,6 +56,7 @@ class _Kind:
     usual: int | None
     build: Callable[[int, Place], Any]
     note: str = ""
+    most: int | None = None
 
 
 def _window(count: int, place: Place) -> Pattern:
@@ -75,15 +78,16 @@ _KINDS = {
     "longformer": _Kind("TOKENS", None, lambda count, _: longformer(count, [0])),
     "bigbird": _Kind("BLOCK", 64, lambda block, _: bigbird(block)),
     "random-features": _Kind(
-        "COUNT", None, lambda count, place: RandomFeatures(count, seed=place.layer)
+        "COUNT", None, lambda count, place: RandomFeatures(count, seed=place.layer), most=_MOST
     ),
     "low-rank": _Kind(
         "RANK",
         None,
         _low_rank,
         note="its projections are random numbers: they have to be trained",
+        most=_MOST,
     ),
-    "mean-pool": _Kind("RANK", None, _mean_pool),
+    "mean-pool": _Kind("RANK", None, _mean_pool, most=_MOST),
 }
 _ALIASES = {"performer": "random-features", "linformer": "low-rank"}
 
@@ -128,14 +132,13 @@ def _linear(text: str, maps: list[str]) -> AttentionWords:
 
 def _of_kind(text: str, name: str, numbers: list[str]) -> AttentionWords:
     kind = _KINDS[name]
-    digits = len(numbers) == 1 and numbers[0].isascii() and numbers[0].isdigit()
-    if digits and int(numbers[0]) > 0:
+    number = kind.usual if not numbers and kind.usual is not None else 0
+    if len(numbers) == 1 and re.fullmatch("[0-9]{1,18}", numbers[0]):
         number = int(numbers[0])
-    elif not numbers and kind.usual is not None:
-        number = kind.usual
-    else:
+    if number < 1 or (kind.most is not None and number > kind.most):
+        limits = "at least 1" if kind.most is None else f"at least 1 and at most {kind.most}"
         raise WrongInput(
-            f"--attention {name} takes {kind.takes}, a whole number of at least 1, got {text!r}; "
+            f"--attention {name} takes {kind.takes}, a whole number of {limits}, got {text!r}; "
             f"as in --attention '{name} {kind.usual or 128}'"
         )
     return AttentionWords(text, lambda place: kind.build(number, place), kind.note)

@@ -1,5 +1,6 @@
 """The kinds of key/value cache that ``headwise generate --cache`` takes."""
 
+import re
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -79,7 +80,7 @@ def cache_kind(typed: str) -> CacheKind:
     """
     name, equals, number = typed.partition("=")
     if name == "window":
-        if not number.isascii() or not number.isdigit() or int(number) < 1:
+        if not re.fullmatch("[0-9]{1,18}", number) or int(number) < 1:
             raise WrongInput(
                 f"--cache window=N takes the number of tokens that are kept, at least 1, got "
                 f"{typed!r}; as in --cache window=256"

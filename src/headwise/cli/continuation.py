@@ -125,7 +125,7 @@ def continue_text(
             streamer=streamer,
             stopping_criteria=require_transformers().StoppingCriteriaList([clock]),
             use_cache=cache is not None,
-            cache=cache,
+            **({} if cache is None else {"cache": cache}),
         )
     tokens = written[0, given:].tolist()
     if streamer is None:

@@ -13,11 +13,11 @@ from rich.table import Table
 
 from headwise.cli import demo_models
 from headwise.cli.attention_words import KNOWN, read_attention
-from headwise.cli.failures import WrongInput, check_text
+from headwise.cli.failures import Unable, WrongInput, check_text, running
 from headwise.cli.models import Source, encoder, source
 from headwise.cli.output import show, table, waiting
 from headwise.cli.prepared import Change, prepare
-from headwise.cli.sentence_vectors import sentence_vectors, tokens_for
+from headwise.cli.sentence_vectors import meant_otherwise, sentence_vectors, tokens_for
 
 _SHOWN = 40
 
@@ -82,18 +82,30 @@ def embed(
         if not text.strip():
             raise WrongInput(f"text {number} is empty")
     chosen = None if attention is None else read_attention(attention)
-    opened = source(model or str(demo_models.ready(demo_models.MINILM)))
+    opened = source(str(demo_models.ready(demo_models.MINILM)) if model is None else model)
     longest = _longest(opened, texts)
+    others = meant_otherwise(opened.name)
+    if others is not None:
+        print(
+            f"headwise embed: {opened.name} is meant to be used with {others}; "
+            "these vectors are means of its token vectors",
+            file=sys.stderr,
+        )
     loaded = encoder(opened, accelerated=accelerate)
     change = None
     if chosen is not None:
         given = tokens_for(loaded, opened, [longest.text])
         change = Change(chosen, loaded, given, False, longest.tokens, stats or as_json)
-    prepared = prepare(loaded, command="embed", accelerate=accelerate, unpad=True, change=change)
-    started = time.perf_counter()
-    with waiting("Embedding"):
-        vectors = sentence_vectors(loaded, opened, texts)
-    seconds = time.perf_counter() - started
+    with running(opened.name):
+        prepared = prepare(
+            loaded, command="embed", accelerate=accelerate, unpad=True, change=change
+        )
+        started = time.perf_counter()
+        with waiting("Embedding"):
+            vectors = sentence_vectors(loaded, opened, texts)
+        seconds = time.perf_counter() - started
+    if not vectors.isfinite().all():
+        raise Unable(f"{opened.name} made vectors that hold NaN or infinity; see its weights")
     similarities = (vectors @ vectors.T).tolist()
     if as_json:
         found = {"vectors": vectors.tolist(), "similarities": similarities}

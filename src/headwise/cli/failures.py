@@ -2,7 +2,8 @@
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import ParamSpec
 
@@ -51,6 +52,19 @@ def guarded(command: Callable[_Options, None]) -> Callable[_Options, None]:
             raise _end(command.__name__, first_line(failure), 1) from None
 
     return run
+
+
+@contextmanager
+def running(model: str) -> Iterator[None]:
+    """Turn what a model fails with while it runs into one line; refusals stay what they are."""
+    try:
+        yield
+    except (WrongInput, Unable, OSError, *_REFUSED):
+        raise
+    except Exception as error:
+        raise Unable(
+            f"{model} failed while it ran: {type(error).__name__}: {first_line(error)}"
+        ) from error
 
 
 def check_text(*texts: str) -> None:

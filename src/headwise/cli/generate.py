@@ -11,7 +11,7 @@ from headwise.cli import demo_models
 from headwise.cli.attention_words import KNOWN, AttentionWords, read_attention
 from headwise.cli.cache_kinds import KINDS, CacheKind, cache_kind
 from headwise.cli.continuation import Continuation, Sampling, continue_text
-from headwise.cli.failures import WrongInput, check_text
+from headwise.cli.failures import WrongInput, check_text, running
 from headwise.cli.generation_stats import figures, readable
 from headwise.cli.languages import marks_of
 from headwise.cli.models import Source, source, text_model
@@ -125,28 +125,29 @@ def generate(  # noqa: PLR0913 (one parameter per option)
     _check(prompt, sampling, cache if no_cache else None)
     kind = None if no_cache else cache_kind("growing" if cache is None else cache)
     chosen = None if attention is None else read_attention(attention)
-    opened = source(model or str(demo_models.ready(demo_models.SMOLLM2)))
+    opened = source(str(demo_models.ready(demo_models.SMOLLM2)) if model is None else model)
     marks = marks_of(opened, source_language, target_language, forced_bos)
     tokens = opened.tokenizer(
         marks.prefix + prompt, return_tensors="pt", return_token_type_ids=False
     )
     _check_room(opened, int(tokens["input_ids"].shape[1]), max_new_tokens)
     loaded = text_model(opened, accelerated=accelerate)
-    prepared = prepare(
-        loaded,
-        command="generate",
-        accelerate=accelerate,
-        change=_change(opened, loaded, tokens, max_new_tokens, chosen, stats or as_json),
-    )
-    written = continue_text(
-        loaded,
-        opened,
-        tokens,
-        max_new_tokens=max_new_tokens,
-        sampling=replace(sampling, first_token=marks.first_token),
-        cache_kind=kind,
-        emit=_silent if as_json else _Typewriter("" if opened.is_pair else prompt),
-    )
+    with running(opened.name):
+        prepared = prepare(
+            loaded,
+            command="generate",
+            accelerate=accelerate,
+            change=_change(opened, loaded, tokens, max_new_tokens, chosen, stats or as_json),
+        )
+        written = continue_text(
+            loaded,
+            opened,
+            tokens,
+            max_new_tokens=max_new_tokens,
+            sampling=replace(sampling, first_token=marks.first_token),
+            cache_kind=kind,
+            emit=_silent if as_json else _Typewriter("" if opened.is_pair else prompt),
+        )
     found = figures(opened.name, written, kind)
     if as_json:
         text = {"prompt": prompt, "text": written.text, "tokens": written.tokens}

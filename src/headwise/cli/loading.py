@@ -24,6 +24,8 @@ def place_of(model: str) -> str:
     Raises:
         WrongInput: It is neither.
     """
+    if not model:
+        raise WrongInput("MODEL is empty; name a transformers folder or a hub id")
     path = Path(model).expanduser()
     if path.is_dir():
         if not (path / "config.json").is_file():
@@ -72,14 +74,22 @@ def load(
             )
         except BackendRefused as refusal:
             raise WrongInput(_of_its_own(name, config, kind, refusal)) from refusal
-    # A pooler is not part of a sentence vector, and many encoders come without one.
-    missing = sorted(name for name in report["missing_keys"] if not name.startswith("pooler."))
+    missing = sorted(key for key in report["missing_keys"] if not _is_dispensable(key, model))
     if missing:
         raise WrongInput(
             f"{name} lacks {len(missing)} of the weights that {type(model).__name__} "
             f"needs, such as {missing[0]}"
         )
     return model.eval()
+
+
+def _is_dispensable(key: str, model: Any) -> bool:
+    """Say whether a model does without a weight: one that is computed, or of a pooler.
+
+    A pooler is not part of a sentence vector, and many encoders come without one.
+    """
+    owner = type(model.get_submodule(key.rpartition(".")[0])).__name__
+    return key.startswith("pooler.") or "Sinusoidal" in owner
 
 
 @contextmanager

@@ -45,7 +45,9 @@ class Source:
     @property
     def context(self) -> int | None:
         """The most tokens that the model takes at once; ``None`` where it names no limit."""
-        positions = positions_of(self.config)
+        # Of pairs that are made of two models it is the encoder's.
+        part = getattr(self.config, "encoder", None) or self.config.get_text_config()
+        positions = positions_of(part)
         known = [
             limit
             for limit in (positions, self.tokenizer.model_max_length)
@@ -56,21 +58,24 @@ class Source:
     @property
     def target_context(self) -> int | None:
         """The most tokens that the decoder of a pair writes; ``None`` where it names no limit."""
-        return _named(self.config, "max_decoder_position_embeddings")
+        decoder = self.config.get_text_config(decoder=True)
+        return positions_of(decoder, "max_decoder_position_embeddings")
 
 
-def positions_of(config: Any) -> int | None:
-    """Return how many tokens a model has positions for; ``None`` where it names no limit."""
-    positions = _named(config, "max_encoder_position_embeddings")
-    if positions is not None and config.model_type in _RESERVING:
+def positions_of(config: Any, named: str = "max_encoder_position_embeddings") -> int | None:
+    """Return how many tokens a model has positions for; ``None`` where it names no limit.
+
+    Args:
+        config: Configuration of the model, or of its part.
+        named: What holds the number where encoder and decoder differ.
+    """
+    whole = getattr(config, "max_position_embeddings", None)
+    positions: int | None = getattr(config, named, whole)
+    if positions is None or positions < 1:
+        return None
+    if config.model_type in _RESERVING:
         positions -= (config.pad_token_id or 0) + 1
     return positions
-
-
-def _named(config: Any, of_a_part: str) -> int | None:
-    whole = getattr(config, "max_position_embeddings", None)
-    found: int | None = getattr(config, of_a_part, whole)
-    return found
 
 
 def source(model: str) -> Source:
@@ -84,7 +89,13 @@ def source(model: str) -> Source:
     transformers = require_transformers()
     with refusing(model), waiting(f"Opening {model}"):
         config = transformers.AutoConfig.from_pretrained(place, trust_remote_code=False)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+        try:
+            tokenizer = transformers.AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+        except ValueError as error:
+            # It announces its reasons on the first line, and gives them on the others.
+            raise WrongInput(
+                f"cannot open the tokenizer of {model}: {' '.join(str(error).split())}"
+            ) from error
     return Source(model, config, tokenizer)
 
 
@@ -133,9 +144,10 @@ def encoder(opened: Source, attention: str = "headwise", *, accelerated: bool = 
     config = opened.config
     reason = _why_no_vectors(transformers, config)
     if reason is not None:
+        article = "an" if config.model_type[0] in "aeiou" else "a"
         raise WrongInput(
-            f"{opened.name} is a {config.model_type} model, which {reason}; name an encoder, such "
-            "as a BERT"
+            f"{opened.name} is {article} {config.model_type} model, which {reason}; name an "
+            "encoder, such as a BERT"
         )
     auto = transformers.AutoModel
     known = transformers.MODEL_FOR_TEXT_ENCODING_MAPPING
@@ -151,6 +163,9 @@ def _why_no_vectors(transformers: Any, config: Any) -> str | None:
     kind = type(config)
     if kind not in transformers.MODEL_MAPPING or hasattr(config, "vision_config"):
         return "gives no sentence vectors"
+    taken = getattr(transformers.MODEL_MAPPING[kind], "main_input_name", "input_ids")
+    if taken != "input_ids":
+        return f"takes {taken} and no text"
     writes = kind in transformers.MODEL_FOR_CAUSAL_LM_MAPPING and not config.is_encoder_decoder
     both_ways = kind in transformers.MODEL_FOR_MASKED_LM_MAPPING or getattr(
         config, "use_bidirectional_attention", False

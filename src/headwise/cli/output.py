@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.measure import Measurement
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -28,10 +29,17 @@ def table(title: str, *, stderr: bool = False) -> Table:
 
 
 def show(what: Table, *, stderr: bool = False) -> None:
-    """Print a table; where it is piped, rows are never cut and carry no trailing spaces."""
+    """Print a table, its numbers never cut; where it is piped, rows carry no trailing spaces.
+
+    Rows that a terminal has no room for go on in its next line.
+    """
     stream = sys.stderr if stderr else sys.stdout
     if stream.isatty():
-        Console(file=stream, highlight=False, markup=False).print(what)
+        terminal = Console(file=stream, highlight=False, markup=False)
+        taken = Measurement.get(terminal, terminal.options.update_width(_PLAIN_WIDTH), what)
+        if terminal.width < taken.minimum:
+            terminal.width = taken.maximum
+        terminal.print(what)
         return
     console = Console(file=io.StringIO(), width=_PLAIN_WIDTH, highlight=False, markup=False)
     with console.capture() as captured:

@@ -1,15 +1,25 @@
 """Sentence vectors: the mean of a text's token vectors, scaled to length 1."""
 
+import json
 from collections.abc import Sequence
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from headwise.cli.failures import WrongInput
 from headwise.cli.models import Source
 
 _TOGETHER = 16
+_OTHER_POOLINGS = (
+    "cls_token",
+    "max_tokens",
+    "mean_sqrt_len_tokens",
+    "weightedmean_tokens",
+    "lasttoken",
+)
 
 
 def sentence_vectors(model: Any, opened: Source, texts: Sequence[str]) -> Tensor:
@@ -30,6 +40,39 @@ def sentence_vectors(model: Any, opened: Source, texts: Sequence[str]) -> Tensor
             states = model(**tokens).last_hidden_state
             found.append(mean_of_real(states, tokens["attention_mask"]))
     return torch.cat(found)
+
+
+def meant_otherwise(model: str) -> str | None:
+    """Say what a folder of sentence-transformers makes of token vectors besides their mean.
+
+    Args:
+        model: Folder or hub id; of a hub id nothing is known.
+
+    Returns:
+        The other steps, by name; ``None`` where there are none.
+
+    Raises:
+        WrongInput: What describes the folder cannot be read.
+    """
+    folder = Path(model).expanduser()
+    if not (folder / "modules.json").is_file():
+        return None
+    try:
+        modules = json.loads((folder / "modules.json").read_text())
+        steps = [step for module in modules for step in _steps(folder, **module)]
+    except (ValueError, TypeError, AttributeError) as error:
+        raise WrongInput(f"{folder / 'modules.json'} does not say what it should") from error
+    return ", ".join(steps) or None
+
+
+def _steps(folder: Path, type: str, path: str, **_: object) -> list[str]:
+    """Name what a module does besides the mean; its arguments are those of its description."""
+    kind = type.rpartition(".")[2]
+    if kind != "Pooling":
+        return [] if kind in ("Transformer", "Normalize") else [kind]
+    asked = json.loads((folder / path / "config.json").read_text())
+    modes = [name.removeprefix("pooling_mode_") for name, value in asked.items() if value is True]
+    return [f"Pooling ({mode})" for mode in modes if mode in _OTHER_POOLINGS]
 
 
 def tokens_for(model: Any, opened: Source, texts: Sequence[str]) -> dict[str, Tensor]:

@@ -23,6 +23,8 @@ def check(name: str, found: Tensor, plain: Tensor, exact: Tensor, *, peer: bool 
     Raises:
         Unable: The answer is wrong.
     """
+    if not plain.isfinite().all():
+        raise Unable("the model as it was answers NaN or infinity; there is nothing to compare")
     slack = _SLACK_OF_PEERS if peer else _SLACK
     step = torch.finfo(plain.dtype).eps * exact.abs().max().item()
     error = worst(found, exact)

@@ -48,7 +48,7 @@ def as_table(found: Measured) -> Table:
     rows = table("")
     rows.add_column("form", no_wrap=True)
     for name in ("ms", "times as fast", f"{found.work.unit}/s", "error"):
-        rows.add_column(name, justify="right", no_wrap=True)
+        rows.add_column(name, justify="right")
     for name in found.times:
         row = _row(found, name)
         rows.add_row(
