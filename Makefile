@@ -19,9 +19,12 @@ HOOK := --jaxtyping-packages=headwise,beartype.beartype
 HOOKED := tests/laws tests/parity tests/kernels
 # Long stories of small calls, which the hook makes four times as long.
 PLAIN := $(wildcard tests/laws/test_cache*.py) tests/kernels/test_stored.py
+# Tests of one file share what they set up; threads that wait leave the cores to other processes.
+QUICK = OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -m "not slow and not real" \
+  -n $(JOBS) --dist loadfile
 
 .PHONY: setup demo test test-core test-real test-all bench check fmt symbols stubs clean
-.PHONY: asan memcheck neon count
+.PHONY: asan memcheck neon count torch-sdpa
 
 # Ends with a message where a command is not there: $(call need,command,how to get it)
 need = command -v $(1) > /dev/null || { echo "make $@: $(1) is missing; get it by: $(2)"; exit 1; }
@@ -61,12 +64,11 @@ demo: .venv/.ready
 
 test: .venv/.ready test-core
 	@echo "== tests with checked shapes"
-	@$(BIN)/python -m pytest -q -m "not slow and not real" $(HOOK) $(HOOKED) \
-	  $(addprefix --ignore=,$(PLAIN))
+	@$(QUICK) $(HOOK) $(HOOKED) $(addprefix --ignore=,$(PLAIN))
 	@echo "== laws of caches"
-	@$(BIN)/python -m pytest -q -m "not slow and not real" $(PLAIN)
+	@$(QUICK) $(PLAIN)
 	@echo "== all other tests"
-	@$(BIN)/python -m pytest -q -m "not slow and not real" $(addprefix --ignore=,$(HOOKED))
+	@$(QUICK) $(addprefix --ignore=,$(HOOKED))
 
 test-core:
 	@echo "== kernels without Python"
@@ -120,6 +122,12 @@ test-real: .venv/.ready
 
 test-all: .venv/.ready
 	@HEADWISE_THOROUGH=1 $(BIN)/python -m pytest -q
+
+# Torch's own tests, test/test_transformers.py of its repository, are named by SUITE.
+torch-sdpa: .venv/.ready
+	@echo "== torch's tests of attention, with and without the patch"
+	@$(BIN)/python -m pip install --quiet expecttest
+	@$(BIN)/python -m tests.parity.torch_sdpa_suite $(SUITE)
 
 bench: .venv/.ready
 	@$(BIN)/python -m benchmarks.run $(CASE)

@@ -1,5 +1,6 @@
 """Settings of the whole suite: seeds, NaN-filled memory, two threads, hypothesis profiles."""
 
+import logging
 import os
 from collections.abc import Iterator
 
@@ -27,8 +28,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """Use two threads at most; deterministic mode fills fresh memory with NaN.
 
     The shape hook draws random numbers whenever a checked function is called, which hypothesis
-    warns of when a strategy calls one. What a strategy draws does not depend on them.
+    warns of when a strategy calls one. What a strategy draws does not depend on them. Torch traces
+    every step of a compilation to a log, which under pytest costs more than the steps.
     """
+    logging.getLogger("torch.__trace").setLevel(logging.CRITICAL)
     config.addinivalue_line(
         "filterwarnings",
         "ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning",

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from headwise.cache.kinds import Kind
-from headwise.cache.limits import check_layer, check_rows_of_state
+from headwise.cache.limits import check_layer, check_rows_of_state, refuse_export
 from headwise.cache.pool import PagePool
 from headwise.cache.row_counts import appended_counts
 from headwise.cache.slots import Slots
@@ -84,6 +84,7 @@ class Layers:
         return held
 
     def _undone_on_failure(self, layer: int) -> UndoneOnFailure:
+        refuse_export("KVCache")
         self._slots.settle()
         return UndoneOnFailure(self._layers, self._states.layers, layer)
 

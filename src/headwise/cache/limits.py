@@ -33,6 +33,21 @@ def check_tokens(
         )
 
 
+def refuse_export(caller: str) -> None:
+    """Refuse to become part of an exported graph, which would keep what is stored now for good.
+
+    Raises:
+        CacheError: ``torch.export`` traces the call.
+    """
+    if torch.compiler.is_exporting():
+        raise CacheError(
+            f"{caller}: a cache is an object of Python that grows, and an exported graph holds "
+            "tensors alone, so every run would start from what is stored now\n"
+            "  hint: export the call over whole sequences, without cache=; torch.compile takes "
+            "caches"
+        )
+
+
 def check_length(length: int) -> None:
     """Refuse what ``crop`` cannot keep."""
     if not is_int(length) or length < 0:

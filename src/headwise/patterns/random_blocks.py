@@ -139,6 +139,11 @@ class RandomBlocks(Pattern):
         """Return the rows of ``_drawn`` that queries at these positions belong to."""
         return (position // self.block).clamp(0, max(len(self._drawn) - 1, 0))
 
+    def _rows_drawn(self) -> list[list[int]]:
+        """Return what ``_drawn`` holds, as plain numbers."""
+        blocks = -(-self._placed_end // self.block)
+        return _rows(blocks, self.count, self.seed, self.window_blocks, self.global_blocks)
+
     @property
     def _drawn(self) -> Tensor:
         """The blocks that were drawn for every block of queries, (blocks, count), -1 for none."""
@@ -150,9 +155,13 @@ class RandomBlocks(Pattern):
 
 @lru_cache(maxsize=16)
 def _table(blocks: int, count: int, seed: int, window: int, ends: int) -> Tensor:
+    rows = _rows(blocks, count, seed, window, ends)
+    return torch.tensor(rows, dtype=torch.int64, device="cpu").view(len(rows), count)
+
+
+def _rows(blocks: int, count: int, seed: int, window: int, ends: int) -> list[list[int]]:
     rows = [_draw(row, blocks, count, seed, window, ends) for row in range(max(blocks, 1))]
-    filled = [row + [-1] * (count - len(row)) for row in rows]
-    return torch.tensor(filled, dtype=torch.int64, device="cpu").view(len(rows), count)
+    return [row + [-1] * (count - len(row)) for row in rows]
 
 
 def _draw(row: int, blocks: int, count: int, seed: int, window: int, ends: int) -> list[int]:
