@@ -2,15 +2,30 @@
 
 import inspect
 from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 import pytest
 
 import headwise
-from headwise import cache, hf, inspection, nn, ops, patterns, positions
+from headwise import (
+    cache,
+    export,
+    hf,
+    inspection,
+    models,
+    nn,
+    ops,
+    patch,
+    patterns,
+    positions,
+)
 
 STORED = Path(__file__).with_name("public_api.txt")
-PACKAGES = (headwise, patterns, positions, ops, cache, nn, hf, inspection)
+PACKAGES = (
+    *(headwise, patterns, positions, ops, cache, nn),
+    *(models, hf, patch, export, inspection),
+)
 
 
 def _lines() -> Iterator[str]:
@@ -32,9 +47,13 @@ def _signature(member: object) -> str:
     if not callable(member) or (inspect.isclass(member) and issubclass(member, Exception)):
         return ""
     signature = inspect.signature(member)
+    bases = member.__bases__ if inspect.isclass(member) else ()
+    # Fields of a dataclass of transformers change with its version.
+    theirs = {field.name for base in bases if is_dataclass(base) for field in fields(base)}
     bare = [
         parameter.replace(annotation=inspect.Parameter.empty)
         for parameter in signature.parameters.values()
+        if parameter.name not in theirs or parameter.name in vars(member).get("__annotations__", {})
     ]
     return str(signature.replace(parameters=bare, return_annotation=inspect.Signature.empty))
 
