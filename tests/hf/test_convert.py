@@ -183,6 +183,17 @@ def test_generation(cache: str) -> None:
         torch.testing.assert_close(model.generate(**given, **settings, **kept[cache]), wanted)
 
 
+@pytest.mark.parametrize("name", ["gpt2", "t5"])
+def test_room_of_a_static_cache_is_no_part_of_a_text(name: str) -> None:
+    """The last block and the random ones are counted from the last token."""
+    model = hf.convert(tiny(name), hw.patterns.bigbird(4, 3, 1, 1))
+    given: Any = {"input_ids": tokens(length=13)}
+    settings: Any = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
+    wanted = model.generate(**given, **settings, use_cache=False)
+    found = model.generate(**given, **settings, cache_implementation="static")
+    torch.testing.assert_close(found, wanted)
+
+
 def test_a_pair_generates() -> None:
     model = hf.convert(tiny("bart"), NEAR)
     given: Any = {"input_ids": tokens(), "attention_mask": padded("right")}

@@ -111,6 +111,22 @@ def test_accelerated_before_and_after() -> None:
     assert str(hf.restore(first)) == str(hf.restore(then)) == str(tiny("bert", "sdpa"))
 
 
+def test_models_that_share_a_configuration() -> None:
+    config = tiny("bert", "sdpa").config
+    converted: Any = transformers.BertModel(config)
+    other: Any = transformers.BertModel(config)
+    converted.eval()
+    hf.accelerate(other)
+    hf.convert(converted, NEAR)
+    given = inputs("bert")
+    wanted = answer(converted, given)
+    hf.restore(other)
+    assert torch.equal(answer(converted, given), wanted)
+    assert config._attn_implementation == "headwise"
+    hf.restore(converted)
+    assert config._attn_implementation == "sdpa"
+
+
 def test_a_model_inside_another_module() -> None:
     outer = torch.nn.Sequential(torch.nn.Linear(2, 2), tiny("bert", "sdpa"))
     assert hf.convert(outer, hw.Window(1, 1)) is outer

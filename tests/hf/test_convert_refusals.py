@@ -26,6 +26,14 @@ def test_attention_by_code_of_its_own(name: str) -> None:
         hf.convert(tiny(name, "eager"), hw.Window(2, 2))
 
 
+def test_an_accelerated_model_is_named_by_its_own_classes() -> None:
+    message = (
+        r"the model \(LongformerModel\) attends by its own code \(LongformerAttention, Longfor"
+    )
+    with pytest.raises(BackendRefused, match=message):
+        hf.convert(tiny("longformer"), hw.Window(2, 2))
+
+
 def test_a_part_that_attends_by_code_of_its_own() -> None:
     model = tiny(MIXED, "eager")
     message = r"^convert: model\.encoder\.layers\.0\.self_attn\.self \(BigBirdPegasusBlockSparseAtt"
@@ -76,6 +84,7 @@ def test_layers_that_can_take_it_are_named() -> None:
     [
         ("linear", TypeError, r"mechanism must be a pattern, .*, got 'linear'\n.*patterns\.parse"),
         (hw.Window, TypeError, r"got <class .*Window'>\n  hint: give an object, Window\(…\)"),
+        (torch.zeros(99, 9), TypeError, r"got tensor\(\[\[.{80,90}\.\.\.\n  hint: a pattern"),
         (nn.Linear(2, 2), TypeError, "got Linear.*\n  hint: a pattern such as headwise.Window"),
         (lambda _: 3, TypeError, r"mechanism\(0\) must be a pattern, .*, got 3\n"),
         (

@@ -87,6 +87,20 @@ def test_the_model_is_left_as_it_was() -> None:
     assert hf.drift(model, inputs("bert")) == first
 
 
+def test_numbers_at_padding_count_nothing() -> None:
+    given = {"inputs_embeds": torch.randn(2, 11, 24), "attention_mask": padded("right")}
+    model = hf.convert(tiny("bert"), NEAR)
+    found = hf.drift(model, given)
+    given["inputs_embeds"][~given["attention_mask"].bool()] = torch.nan
+    assert hf.drift(model, given) == found
+
+
+def test_inputs_may_say_what_a_call_returns() -> None:
+    model = hf.convert(tiny("bert"), NEAR)
+    more = {"output_hidden_states": False, "return_dict": False}
+    assert hf.drift(model, {**inputs("bert"), **more}) == hf.drift(model, inputs("bert"))
+
+
 def test_padding_alone_counts_nothing() -> None:
     given = inputs("bert")
     given["attention_mask"][1] = 0

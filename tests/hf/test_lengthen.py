@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor, nn
 
 import headwise as hw
@@ -108,6 +109,28 @@ def test_twice_is_once() -> None:
     once = hf.lengthen(tiny("bert"), 256)
     for left, right in zip(twice.parameters(), once.parameters(), strict=True):
         assert torch.equal(left, right)
+
+
+def test_tables_that_share_their_weight_still_do() -> None:
+    model = tiny("bart")
+    tables = (model.model.encoder.embed_positions, model.model.decoder.embed_positions)
+    tables[1].weight = tables[0].weight
+    hf.lengthen(model, LENGTH)
+    assert tables[0].weight is tables[1].weight
+    assert [table.num_embeddings for table in tables] == [LENGTH + 2, LENGTH + 2]
+
+
+def test_a_mask_of_its_own_for_as_many_tokens() -> None:
+    sizes: dict[str, Any] = {"vocab_size": 61, "hidden_size": 24, "num_heads": 6, "num_layers": 1}
+    config = transformers.GPTNeoConfig(
+        **sizes, attention_types=[[["global"], 1]], max_position_embeddings=32
+    )
+    model = transformers.GPTNeoForCausalLM(config)
+    with pytest.raises(
+        BackendRefused, match=r"h\.0\.attn\.attention \(GPTNeoSelfAttention\) keeps b"
+    ):
+        hf.lengthen(model, 64)
+    assert model.transformer.wpe.num_embeddings == 32
 
 
 @pytest.mark.parametrize("length", [0, -1, 20, 64, True, 99.0, "128"])

@@ -7,6 +7,7 @@ import torch
 import transformers
 from torch import nn
 
+import headwise as hw
 from headwise import hf
 from tests.support.hf_tiny import tiny
 
@@ -33,6 +34,13 @@ def test_before_and_after() -> None:
         "own class\n"
         "  padding: goes through 2 BertLayer; hf.accelerate(model, unpad=True) leaves it out"
     )
+
+
+def test_padding_goes_through_converted_layers() -> None:
+    model = hf.accelerate(hf.convert(tiny("bert"), hw.Window(2, 2), layers=[1]), unpad=True)
+    left_out, through = hf.report(model).padding
+    assert left_out.startswith("padding: left out of 1 BertLayer; calls for attention weights")
+    assert through == "padding: goes through 1 BertLayer: its attention is converted"
 
 
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")

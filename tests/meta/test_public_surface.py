@@ -47,7 +47,7 @@ def _signature(member: object) -> str:
     if not callable(member) or (inspect.isclass(member) and issubclass(member, Exception)):
         return ""
     signature = inspect.signature(member)
-    bases = member.__bases__ if inspect.isclass(member) else ()
+    bases: tuple[type, ...] = member.__bases__ if inspect.isclass(member) else ()
     # Fields of a dataclass of transformers change with its version.
     theirs = {field.name for base in bases if is_dataclass(base) for field in fields(base)}
     bare = [

@@ -10,6 +10,7 @@ from headwise.hf.accelerated.families import fast_class_of
 from headwise.hf.accelerated.swap import is_fast, is_packed, refusal_of, swap, swap_back
 from headwise.hf.conversion.saved import unconvert
 from headwise.hf.implementation import choose_as_before, choose_headwise
+from headwise.hf.requirement import require_module
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -21,7 +22,8 @@ def accelerate(model: Model, *, unpad: bool = False) -> Model:
     families that runs code of its own, torch's own layers, linear layers, and activations behind
     them get classes that compute the same on faster kernels. Parameters, their names, hooks and
     outputs stay (to rounding), so the model saves, loads and trains as before. What is left runs as
-    it did; ``headwise.hf.report`` says what that is, and why.
+    it did; ``headwise.hf.report`` says what that is, and why. Quantise first: quantised layers are
+    left, and what quantises layers knows them by their own classes.
 
     With ``unpad=True`` the layers of encoders compute the real tokens of a padded batch alone,
     and return its shape. What they return at padding is zeros (the bias of a norm, where a model
@@ -38,6 +40,9 @@ def accelerate(model: Model, *, unpad: bool = False) -> Model:
     Returns:
         The same model.
 
+    Raises:
+        TypeError: Something that is no module, or ``unpad`` that is no bool.
+
     Example:
         >>> import headwise as hw, torch
         >>> model = hw.hf.accelerate(torch.nn.Sequential(torch.nn.Linear(8, 8)))
@@ -49,13 +54,21 @@ def accelerate(model: Model, *, unpad: bool = False) -> Model:
           (0): Linear(in_features=8, out_features=8, bias=True)
         )
         >>> from transformers import BertConfig, BertModel
-        >>> tiny = BertConfig(30, 8, 1, 2, 8)
-        >>> model = hw.hf.accelerate(BertModel(tiny).eval(), unpad=True)
+        >>> config = BertConfig(
+        ...     hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=16
+        ... )
+        >>> model = hw.hf.accelerate(BertModel(config).eval(), unpad=True)
         >>> ids, real = torch.randint(1, 30, (2, 5)), torch.tensor([[1, 1, 1, 0, 0], [1] * 5])
         >>> states = model(ids, attention_mask=real).last_hidden_state
         >>> states.shape, bool(states[0, 3:].any())
         (torch.Size([2, 5, 8]), False)
     """
+    require_module("accelerate", model)
+    if not isinstance(unpad, bool):
+        raise TypeError(
+            f"accelerate: unpad must be True or False, got {unpad!r}\n"
+            "  hint: which tokens are padding says attention_mask, in each call"
+        )
     _choose_padding(model, unpad)
     for module in parts(model):
         fast = fast_class_of(module)
@@ -68,12 +81,19 @@ def accelerate(model: Model, *, unpad: bool = False) -> Model:
 def restore(model: Model) -> Model:
     """Undo ``accelerate`` and ``convert``: every part computes as it did before; in place.
 
+    While another model that is accelerated or converted shares its configuration, which says what
+    attention both ask for, attention still goes through headwise, as ``headwise.hf.report`` says.
+
     Args:
         model: What was accelerated or converted, or a part of it.
 
     Returns:
         The same model.
+
+    Raises:
+        TypeError: Something that is no module.
     """
+    require_module("restore", model)
     for module in model.modules():
         if is_fast(module):
             swap_back(module)

@@ -1,7 +1,5 @@
 """The attention function that transformers calls, on top of ``attend``."""
 
-from typing import TypedDict
-
 import torch
 from torch import Tensor, nn
 from transformers.utils.output_capturing import _active_collector
@@ -9,7 +7,7 @@ from transformers.utils.output_capturing import _active_collector
 from headwise.errors import BackendRefused, ShapeError
 from headwise.hf.cached_tensor import ordinary, reading_of
 from headwise.hf.conversion.converted import conversion_of
-from headwise.hf.conversion.mixing import Call, mixed
+from headwise.hf.conversion.mixing import Call, Extras, mixed, without_room
 from headwise.hf.masks import from_tensor, unmasked
 from headwise.hf.pattern_mask import PatternMask
 from headwise.hf.report import notes
@@ -40,15 +38,6 @@ _HARMLESS = frozenset(
         "use_cache",
     )
 )
-
-
-class _Extras(TypedDict):
-    bias: Tensor | None
-    scale: float | None
-    softcap: float | None
-    sinks: Tensor | None
-    q_offset: int | None
-    kv_offset: int
 
 
 @torch.compiler.disable(  # type: ignore[no-untyped-call, untyped-decorator]
@@ -101,7 +90,7 @@ def attention(  # noqa: PLR0913
         pattern = pattern & Documents.from_cu_seqlens(cu_seq_lens_q, cu_seq_lens_k)
     if position_bias is not None and _may_count(position_bias):
         bias = position_bias if bias is None else bias + position_bias
-    extras: _Extras = {
+    extras: Extras = {
         "bias": bias,
         "scale": scaling,
         "softcap": softcap,
@@ -112,12 +101,14 @@ def attention(  # noqa: PLR0913
     if converted is not None:
         kind, lengths = type(module).__name__, (query.shape[2], key.shape[2])
         converted.check_places(attention_mask, kind, *lengths)
+        call = without_room(Call(module, (query, key, value), pattern, dropout, extras))
+        _, (query, key, value), pattern, _, extras = call
         if converted.pattern is not None:
             pattern = pattern & converted.pattern
     pattern = pattern.simplified()
     if converted is not None and converted.mechanism is not None:
         heads = (query, ordinary(key), ordinary(value))
-        call = Call(module, heads, pattern, dropout, {**extras})
+        call = Call(module, heads, pattern, dropout, extras)
         output, weights = mixed(converted, call, wants_weights(others))
         return output.transpose(1, 2).contiguous(), weights
     stored = reading_of(query, key, value)

@@ -13,7 +13,7 @@ from headwise.hf.conversion.saved import forget, forget_entry
 from headwise.hf.conversion.self_attention import SelfAttention, refuse_left, self_attention
 from headwise.hf.implementation import choose_headwise
 from headwise.hf.register import register
-from headwise.hf.requirement import require_transformers
+from headwise.hf.requirement import require_module, require_transformers
 from headwise.nn.mechanism import Mechanism
 from headwise.patterns import Pattern
 
@@ -57,7 +57,7 @@ def convert(
             with linear attention. Nothing has been changed then, nor after any other error.
         PatternError: A pattern that leaves nothing to see, or for another number of heads.
         ShapeError: A layer that there is not.
-        TypeError: A mechanism that is none.
+        TypeError: A mechanism that is none, or something that is no module.
 
     Example:
         >>> import headwise as hw
@@ -70,6 +70,7 @@ def convert(
         ['', 'converted to Window(left=64, right=64, dilation=1)']
     """
     require_transformers()
+    require_module("convert", model)
     found = self_attention(model)
     if layers is None and mechanism is not None:
         refuse_left(model, len(found))

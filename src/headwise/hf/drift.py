@@ -100,7 +100,7 @@ def drift(model: nn.Module, inputs: Tensor | Mapping[str, Any]) -> Drift:
         (0.0, True)
     """
     require_transformers()
-    given = _named(model, inputs)
+    given = {**_named(model, inputs), "output_hidden_states": True, "return_dict": True}
     if not any(conversions(model)):
         raise BackendRefused(
             f"drift: nothing in {type(model).__name__} is converted, so nothing can have moved\n"
@@ -110,9 +110,9 @@ def drift(model: nn.Module, inputs: Tensor | Mapping[str, Any]) -> Drift:
     try:
         model.eval()
         with torch.no_grad():
-            converted = model(**given, output_hidden_states=True, return_dict=True)
+            converted = model(**given)
             with paused(model):
-                plain = model(**given, output_hidden_states=True, return_dict=True)
+                plain = model(**given)
     finally:
         for part, training in modes.items():
             part.training = training
@@ -164,7 +164,8 @@ def _real(name: str, states: Tensor, given: Mapping[str, Any]) -> Tensor:
 
 def _row(name: str, found: Tensor, wanted: Tensor, real: Tensor) -> DriftRow:
     found, wanted = (
-        states.float().reshape(*real.shape, -1) * real.unsqueeze(-1) for states in (found, wanted)
+        states.float().reshape(*real.shape, -1).masked_fill(~real.unsqueeze(-1), 0.0)
+        for states in (found, wanted)
     )
     distance = (found - wanted).norm() / wanted.norm()
     cosine = nn.functional.cosine_similarity(found[real], wanted[real], dim=-1).mean()

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from torch import nn
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 _NAME = "headwise"
 _BEFORE = "_headwise_implementation_before"
+# Models that were sent through headwise; some may share a configuration.
+_sent: "WeakSet[PreTrainedModel]" = WeakSet()
 
 
 def choose_headwise(model: nn.Module) -> None:
@@ -30,6 +33,7 @@ def choose_headwise(model: nn.Module) -> None:
         if part in done or any(id(one.config) in left for one in inside):
             continue
         done.update(inside)
+        _sent.update(inside)
         before = [one.config._attn_implementation for one in inside]
         if all(name == _NAME for name in before):
             continue
@@ -42,11 +46,27 @@ def choose_headwise(model: nn.Module) -> None:
 
 
 def choose_as_before(model: nn.Module) -> None:
-    """Give every model inside the implementation that it had."""
-    for part in _models(model):
-        before = part.__dict__.pop(_BEFORE, None)
-        if before is not None:
+    """Give every model inside the implementation that it had.
+
+    Where another model shares its configuration and is still sent through headwise, that one gives
+    it back in its turn.
+    """
+    parts = list(_models(model))
+    _sent.difference_update(parts)
+    for part in parts:
+        before = vars(part).pop(_BEFORE, None)
+        if before is None:
+            continue
+        heir = next((other for other in _sent if _needs_config_of(part, other)), None)
+        if heir is None:
             part.set_attn_implementation(before)
+        else:
+            vars(heir).setdefault(_BEFORE, before)
+
+
+def _needs_config_of(part: "PreTrainedModel", other: "PreTrainedModel") -> bool:
+    """Say whether another model, not one around the part, shares its configuration."""
+    return other.config is part.config and part not in set(other.modules())
 
 
 def kept_configs(model: nn.Module) -> set[int]:

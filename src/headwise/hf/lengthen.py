@@ -8,7 +8,9 @@ from torch import nn
 
 from headwise._checks import is_int
 from headwise.errors import BackendRefused, ShapeError
-from headwise.hf.requirement import require_transformers
+from headwise.hf.families import attends_itself
+from headwise.hf.linear_layers import own_class
+from headwise.hf.requirement import require_module, require_transformers
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -69,8 +71,10 @@ def lengthen(model: Model, max_positions: int) -> Model:
 
     Raises:
         BackendRefused: A model without a table of learned positions, such as one that turns
-            queries and keys or adds sinusoids, or with positions of image patches.
+            queries and keys or adds sinusoids, or with positions of image patches; or one that
+            keeps a mask of all pairs of its tokens, as GPT-Neo does.
         ShapeError: A number of positions that is none, or no more than there are.
+        TypeError: Something that is no module.
 
     Example:
         >>> import headwise as hw
@@ -84,12 +88,14 @@ def lengthen(model: Model, max_positions: int) -> Model:
         130
     """
     require_transformers()
+    require_module("lengthen", model)
     found = list(_tables(model))
     _check(model, found, max_positions)
+    grown: dict[nn.Parameter, nn.Parameter] = {}
     for positions in found:
         if positions.tokens < max_positions:
             _tell(positions, max_positions)
-            _grow(positions, max_positions)
+            _grow(positions, max_positions, grown)
     return model
 
 
@@ -131,14 +137,32 @@ def _check(model: nn.Module, found: list[_Positions], max_positions: int) -> Non
             "lengthen: max_positions must be an int above the number of tokens that have a "
             f"position, {counts}, got {max_positions!r}\n  hint: shorter texts need no change"
         )
+    squares = {(each.tokens, each.tokens) for each in found}
+    for name, module in model.named_modules():
+        if not attends_itself(own_class(module)):
+            continue
+        for inner, buffer in module.named_buffers(recurse=False):
+            if tuple(buffer.shape[-2:]) in squares:
+                raise BackendRefused(
+                    f"lengthen: {name} ({own_class(module).__name__}) keeps {inner} "
+                    f"{tuple(buffer.shape)}, a mask of its own for as many tokens as now\n"
+                    "  hint: build the model anew with the longer configuration, load the other "
+                    "weights into it, and copy the rows of its positions"
+                )
 
 
-def _grow(positions: _Positions, max_positions: int) -> None:
+def _grow(
+    positions: _Positions, max_positions: int, grown: dict[nn.Parameter, nn.Parameter]
+) -> None:
+    """Give a table more rows, or those of another one with which it shares its weight."""
     table, reserved = positions.table, positions.reserved
-    old = table.weight.detach()
-    place = torch.arange(max_positions, device=old.device) % positions.tokens + reserved
-    rows = torch.cat([old[:reserved], old[place]])
-    table.weight = nn.Parameter(rows, requires_grad=table.weight.requires_grad)
+    weight: Any = table.weight
+    if weight not in grown:
+        old = weight.detach()
+        place = torch.arange(max_positions, device=old.device) % positions.tokens + reserved
+        rows = torch.cat([old[:reserved], old[place]])
+        grown[weight] = nn.Parameter(rows, requires_grad=weight.requires_grad)
+    rows = table.weight = grown[weight]
     table.num_embeddings = rows.shape[0]
     for name, buffer in positions.holder.named_buffers(recurse=False):
         if name in ("position_ids", "token_type_ids"):

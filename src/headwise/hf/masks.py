@@ -69,12 +69,13 @@ def from_tensor(given: Tensor, dtype: torch.dtype) -> tuple[Pattern | None, Tens
             f"where it reaches the attention, got {tuple(given.shape)} {given.dtype}\n"
             "  hint: give the model a 2-D mask of its tokens, or one with all four dimensions"
         )
+    counts = not _is_recorded()
     if not given.is_floating_point():
-        return (None if bool(given.all()) else Dense(given)), None
+        return (None if counts and bool(given.all()) else Dense(given)), None
     closed = given.detach() <= torch.finfo(given.dtype).min / 2
     numbers = given.masked_fill(closed, 0.0)
-    pattern = Dense(~closed) if bool(closed.any()) else None
-    plain = not given.requires_grad and not bool(numbers.any())
+    pattern = None if counts and not bool(closed.any()) else Dense(~closed)
+    plain = counts and not given.requires_grad and not bool(numbers.any())
     return pattern, None if plain else numbers.to(torch.promote_types(dtype, numbers.dtype))
 
 
@@ -116,7 +117,13 @@ def padding(attention_mask: Tensor, asked: Asked) -> Pattern:
     missing = asked.kv_len - real.shape[1]
     if missing:
         real = torch.nn.functional.pad(real, (0, missing))
-    return Full() if not is_traced(real) and bool(real.all()) else KeyMask(real)
+    unknown = is_traced(real) or _is_recorded()
+    return KeyMask(real) if unknown or not bool(real.all()) else Full()
+
+
+def _is_recorded() -> bool:
+    """Say whether torch.jit records the call, which will stand for masks of other numbers, too."""
+    return torch._C._get_tracing_state() is not None
 
 
 def needed(pattern: Pattern, asked: Asked) -> Pattern:

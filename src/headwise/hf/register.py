@@ -35,7 +35,10 @@ def register() -> None:
         >>> import headwise as hw
         >>> from transformers import AutoModel, BertConfig
         >>> hw.hf.register()
-        >>> model = AutoModel.from_config(BertConfig(), attn_implementation="headwise")
+        >>> config = BertConfig(
+        ...     hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=16
+        ... )
+        >>> model = AutoModel.from_config(config, attn_implementation="headwise")
     """
     require_transformers()
     from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel

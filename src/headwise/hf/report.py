@@ -19,6 +19,8 @@ from headwise.hf.families import attends_itself, named_attention, uses_interface
 from headwise.hf.implementation import kept_configs
 from headwise.hf.linear_layers import lines_about_layers, own_class
 from headwise.hf.padding_lines import lines_about_padding
+from headwise.hf.requirement import require_module
+from headwise.nn import MultiHeadAttention, TorchMultiheadAttention
 
 # What is to be said of the mask that a module met last; the attention function keeps it.
 notes: "WeakKeyDictionary[nn.Module, str]" = WeakKeyDictionary()
@@ -84,6 +86,9 @@ def report(model: nn.Module) -> Report:
     replaces, and what was left. For layers in stacks it says whether padding goes through them: why
     ``accelerate(model, unpad=True)`` cannot leave it out, or which calls it does so in.
 
+    Raises:
+        TypeError: Something that is no module.
+
     Example:
         >>> import headwise as hw, torch
         >>> layer = torch.nn.TransformerEncoderLayer(8, 2)
@@ -96,6 +101,7 @@ def report(model: nn.Module) -> Report:
           served  1 MultiheadAttention (self_attn)
           linear layers: 2 accelerated
     """
+    require_module("report", model)
     rows = []
     configs: dict[str, object] = {}
     kept = kept_configs(model)
@@ -117,7 +123,7 @@ def report(model: nn.Module) -> Report:
 def _row(name: str, module: nn.Module, config: object, is_kept: bool) -> Row | None:
     kind = own_class(module)
     if kind.__module__.startswith("headwise."):
-        known = kind.__name__ in ("MultiHeadAttention", "TorchMultiheadAttention")
+        known = issubclass(kind, MultiHeadAttention | TorchMultiheadAttention)
         return Row(name, kind.__name__, True, "") if known else None
     if is_fast(module):
         reason = notes.get(module, "") or _handed_over(type(module))

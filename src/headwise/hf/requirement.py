@@ -1,4 +1,6 @@
-"""What this package needs and the base install does not bring."""
+"""What this package needs: transformers, which the base install does not bring, and a model."""
+
+from torch import nn
 
 
 def require_transformers() -> None:
@@ -13,3 +15,18 @@ def require_transformers() -> None:
         raise ImportError(
             f"headwise.hf needs transformers ({missing})\n  hint: pip install 'headwise[hf]'"
         ) from missing
+
+
+def require_module(caller: str, model: object) -> None:
+    """Refuse what is no model.
+
+    Raises:
+        TypeError: It is no ``nn.Module``.
+    """
+    if not isinstance(model, nn.Module):
+        got = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
+        raise TypeError(
+            f"{caller}: model must be a torch.nn.Module, got {got}\n"
+            "  hint: of a pipeline it is pipeline.model; transformers' "
+            "AutoModel.from_pretrained(name) loads one by its name"
+        )

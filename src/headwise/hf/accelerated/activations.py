@@ -6,6 +6,7 @@ from transformers import activations as theirs
 from typing_extensions import override
 
 from headwise.hf.accelerated.autocast import autocasts
+from headwise.hf.accelerated.refusals import never
 
 
 class _TanhGelu(nn.Module):
@@ -13,10 +14,7 @@ class _TanhGelu(nn.Module):
 
     hands_over = "calls under autocast"
 
-    @staticmethod
-    def refusal(module: nn.Module) -> str | None:
-        """Take every one."""
-        return None
+    refusal = staticmethod(never)
 
     @override
     def forward(self, input: Tensor) -> Tensor:

@@ -14,9 +14,8 @@ from headwise.hf.accelerated.block_sparse import (
     forward_in_blocks,
     forward_in_full,
     keep_fast,
-    never,
-    without_core,
 )
+from headwise.hf.accelerated.refusals import never, without_core
 
 
 class FastBlockSparseAttention(BigBirdPegasusBlockSparseAttention):

@@ -5,10 +5,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import pad
 
-from headwise import _native
 from headwise.hf.accelerated.families import fast_class_of
 from headwise.hf.accelerated.given_mask import read_mask
 from headwise.hf.accelerated.swap import base_of, refusal_of, swap
@@ -34,18 +33,6 @@ class _Masks(NamedTuple):
     keys: Tensor | None
     blocked_queries: Tensor | None
     blocked_keys: Tensor | None
-
-
-def without_core(module: nn.Module) -> str | None:
-    """Say why a block-sparse attention is left: there is no compiled core."""
-    if _native.kernels is not None:
-        return None
-    return "headwise has no compiled core here, without which this would not be faster"
-
-
-def never(module: nn.Module) -> str | None:
-    """Leave none."""
-    return None
 
 
 def forward_in_blocks(

@@ -1,9 +1,10 @@
 """The linear layers of GPT-2 and its kin, whose weight lies the other way round."""
 
-from torch import Tensor, nn
+from torch import Tensor
 from transformers.pytorch_utils import Conv1D
 from typing_extensions import override
 
+from headwise.hf.accelerated.refusals import other_weight
 from headwise.ops.projection import linear
 from headwise.ops.projection.choice import FEW_ROWS
 
@@ -13,11 +14,7 @@ class FastConv1D(Conv1D):
 
     hands_over = f"calls of up to {FEW_ROWS} rows"
 
-    @staticmethod
-    def refusal(module: nn.Module) -> str | None:
-        """Leave a layer whose weight is no plain parameter."""
-        kind = type(module.weight)
-        return None if kind is nn.Parameter else f"its weight is a {kind.__name__}"
+    refusal = staticmethod(other_weight)
 
     @override
     def forward(self, x: Tensor) -> Tensor:

@@ -16,17 +16,17 @@ from headwise.hf.accelerated.long_documents import (
     Kinds,
     forward,
     kinds_of,
-    refusal,
     wanted,
     why_left,
 )
+from headwise.hf.accelerated.refusals import without_core
 from headwise.hf.attention import attention
 
 
 class FastLEDEncoderSelfAttention(theirs.LEDEncoderSelfAttention):
     """Attention through ``attend``, in memory linear in length, for any length."""
 
-    refusal = staticmethod(refusal)
+    refusal = staticmethod(without_core)
     hands_over = HANDED_OVER
 
     @override
@@ -54,7 +54,7 @@ class LEDEncoder(theirs.LEDEncoder):  # type: ignore[no-untyped-call]
     """
 
     hands_over = WHOLE_HANDED_OVER
-    refusal = staticmethod(refusal)
+    refusal = staticmethod(without_core)
 
     @override
     def forward(
@@ -126,7 +126,7 @@ class FastLEDDecoderAttention(theirs.LEDDecoderAttention):
     """Attention to the tokens before, or to those of the encoder, with a cache or without."""
 
     hands_over = "calls in float64, off the CPU, or followed by a transform or torch.jit"
-    refusal = staticmethod(refusal)
+    refusal = staticmethod(without_core)
 
     @override
     def forward(

@@ -5,17 +5,14 @@ from torch.nn import functional
 from torch.nn.modules import module as torch_modules
 from typing_extensions import override
 
+from headwise.hf.accelerated.refusals import other_weight
 from headwise.ops.projection import linear
 
 
 class FastLinear(nn.Linear):
     """A linear layer that runs on the fastest library there is for the call."""
 
-    @staticmethod
-    def refusal(module: nn.Module) -> str | None:
-        """Leave a layer whose weight is no plain parameter: quantised, sharded, or made anew."""
-        kind = type(module.weight)
-        return None if kind is nn.Parameter else f"its weight is a {kind.__name__}"
+    refusal = staticmethod(other_weight)
 
     @override
     def forward(self, input: Tensor) -> Tensor:

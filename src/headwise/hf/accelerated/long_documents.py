@@ -5,15 +5,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import _has_any_global_hook
 
-from headwise import _native
-from headwise.hf.accelerated.linear import FastLinear
+from headwise.hf.accelerated.linear import FastLinear, is_heard
+from headwise.hf.accelerated.refusals import other_numbers
 from headwise.hf.report import notes
 from headwise.nn.chosen_tokens import ChosenTokens, chosen_tokens
 from headwise.nn.projection import PLAIN_LINEAR
 from headwise.ops import attend
-from headwise.ops.watchers import is_transformed
 from headwise.patterns import Documents, KeyMask, Lengths, Pattern, Window
 
 # Up to this share of the width of a head, global tokens are so few that projecting keys and values
@@ -26,7 +24,6 @@ HANDED_OVER = (
 WHOLE_HANDED_OVER = (
     f"{HANDED_OVER}, with masks of other numbers than 0 and 1, or around layers that are left,"
 )
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class Kinds(NamedTuple):
@@ -68,22 +65,11 @@ def forward(
     return (_attended(module, x, kinds.mask),)
 
 
-def refusal(module: nn.Module) -> str | None:
-    """Say why no module of these families is taken: there is no compiled core."""
-    if _native.kernels is not None:
-        return None
-    return "headwise has no compiled core here, without which this would not be faster"
-
-
 def why_left(device: torch.device, dtype: torch.dtype, weights: bool) -> str | None:
     """Say why a call must be left to transformers; ``None`` where it need not be."""
-    if device.type != "cpu" or dtype not in _DTYPES:
-        return f"the compiled core does not compute {dtype} on {device.type}"
     if weights:
         return "it asked for attention weights, which have the shape of the window there"
-    if is_transformed() or torch._C._get_tracing_state() is not None:
-        return "a transform or torch.jit follows torch's operations"
-    return None
+    return other_numbers(device, dtype)
 
 
 def kinds_of(
@@ -200,7 +186,6 @@ def _few(module: Any, asking: Tensor, x: Tensor, dropout_p: float) -> bool:
         asking.shape[1] * _FEW <= module.head_dim
         and not dropout_p
         and not torch.is_autocast_enabled(x.device.type)
-        and not _has_any_global_hook()  # type: ignore[no-untyped-call]
         and all(_plain(made, x) for made in (module.key_global, module.value_global))
     )
 
@@ -209,9 +194,7 @@ def _plain(module: nn.Module, x: Tensor) -> bool:
     """Say whether a projection is its weight and bias and nothing else."""
     if type(module) not in (*PLAIN_LINEAR, FastLinear) or "forward" in vars(module):
         return False
-    hooks = (module._forward_hooks, module._forward_pre_hooks)
-    back = (module._backward_hooks, module._backward_pre_hooks)
-    return not any((*hooks, *back)) and module.weight.dtype == x.dtype
+    return not is_heard(module) and module.weight.dtype == x.dtype
 
 
 def _heads(module: Any, x: Tensor) -> Tensor:

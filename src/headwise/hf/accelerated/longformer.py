@@ -12,16 +12,16 @@ from headwise.hf.accelerated.long_documents import (
     Kinds,
     forward,
     kinds_of,
-    refusal,
     wanted,
     why_left,
 )
+from headwise.hf.accelerated.refusals import without_core
 
 
 class FastLongformerSelfAttention(theirs.LongformerSelfAttention):
     """Attention through ``attend``, in memory linear in length, for any length."""
 
-    refusal = staticmethod(refusal)
+    refusal = staticmethod(without_core)
     hands_over = HANDED_OVER
 
     @override
@@ -49,7 +49,7 @@ class LongformerModel(theirs.LongformerModel):  # type: ignore[no-untyped-call]
     """
 
     hands_over = WHOLE_HANDED_OVER
-    refusal = staticmethod(refusal)
+    refusal = staticmethod(without_core)
 
     @override
     def forward(

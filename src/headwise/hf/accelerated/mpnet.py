@@ -9,6 +9,7 @@ from transformers.models.mpnet.modeling_mpnet import MPNetEncoder, MPNetSelfAtte
 from typing_extensions import override
 
 from headwise.hf.accelerated.given_mask import read_mask
+from headwise.hf.accelerated.refusals import never
 from headwise.hf.attention import attention
 from headwise.hf.pattern_mask import PatternMask
 from headwise.ops import attend
@@ -74,10 +75,7 @@ class FastMPNetSelfAttention(MPNetSelfAttention):
 
     hands_over = "calls that ask for weights, and those with a mask of other than numbers,"
 
-    @staticmethod
-    def refusal(module: nn.Module) -> str | None:
-        """Take every one."""
-        return None
+    refusal = staticmethod(never)
 
     @override
     def forward(

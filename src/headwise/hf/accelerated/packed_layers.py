@@ -17,14 +17,13 @@ from torch.nn.modules import module as torch_modules
 
 from headwise.errors import BackendRefused
 from headwise.hf.accelerated.packing import NOTHING, Packing, packing_of
+from headwise.hf.accelerated.refusals import other_numbers
 from headwise.hf.accelerated.token_wise import refusal
 from headwise.hf.attention import wants_weights
 from headwise.hf.linear_layers import own_class
 from headwise.hf.pattern_mask import PatternMask
 from headwise.hf.report import notes
-from headwise.ops.watchers import is_transformed
 
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # Arguments that say something of each token and are packed with it.
 _OF_TOKENS = ("position_embeddings", "position_ids")
 _RECORDER = "transformers.utils.output_capturing"
@@ -85,10 +84,7 @@ class PackedLayer(nn.Module):
     def _reasons(
         self, x: Tensor, packing: Packing, args: tuple[Any, ...], named: dict[str, Any]
     ) -> Iterator[str]:
-        if x.device.type != "cpu" or x.dtype not in _DTYPES:
-            yield f"the compiled core does not compute {x.dtype} on {x.device.type}"
-        if is_transformed() or torch._C._get_tracing_state() is not None:
-            yield "a transform or torch.jit follows torch's operations"
+        yield from filter(None, [other_numbers(x.device, x.dtype)])
         if wants_weights(named):
             yield "it asked for attention weights"
         if x.shape[:2] != packing.size:

@@ -13,7 +13,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from headwise import _native
+from headwise.hf.accelerated.refusals import without_core
+from headwise.hf.conversion.converted import Converted
 from headwise.hf.families import attends_itself, uses_interface
 from headwise.hf.linear_layers import own_class
 
@@ -54,8 +55,9 @@ def refusal(layer: nn.Module) -> str | None:
 
 
 def _reasons(kinds: list[tuple[nn.Module, type]]) -> Iterator[str]:
-    if _native.kernels is None:
-        yield "headwise has no compiled core here, without which this would not be faster"
+    yield from filter(None, [without_core(kinds[0][0])])
+    if any(isinstance(part, Converted) for part, _ in kinds):
+        yield "its attention is converted"
     for part, kind in kinds:
         if "forward" in vars(part):
             yield f"the forward of its {kind.__name__} was replaced"

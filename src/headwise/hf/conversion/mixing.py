@@ -1,6 +1,6 @@
 """Asks a mechanism what attention of a converted module asks, in the mechanism's own terms."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from torch import Tensor, nn
 
@@ -8,6 +8,17 @@ from headwise.hf.conversion.converted import Converted
 from headwise.nn.mechanism import AttentionCall
 from headwise.nn.mixing import mix
 from headwise.patterns import Both, Causal, Dense, Full, KeyMask, Pattern
+
+
+class Extras(TypedDict):
+    """What a call says beside queries, keys, values and their pattern, as ``attend`` takes it."""
+
+    bias: Tensor | None
+    scale: float | None
+    softcap: float | None
+    sinks: Tensor | None
+    q_offset: int | None
+    kv_offset: int
 
 
 class Call(NamedTuple):
@@ -18,14 +29,36 @@ class Call(NamedTuple):
         heads: Queries, keys and values, (batch, heads, length, dim).
         pattern: Who may attend to whom, padding included.
         dropout_p: Share of weights to drop.
-        extras: ``bias``, ``scale``, ``softcap``, ``sinks`` and the places of ``attend``.
+        extras: What it says beside these.
     """
 
     module: nn.Module
     heads: tuple[Tensor, Tensor, Tensor]
     pattern: Pattern
     dropout_p: float
-    extras: dict[str, Any]
+    extras: Extras
+
+
+def without_room(call: Call) -> Call:
+    """Leave out the room of a static cache that no token has reached.
+
+    So the last key is the last token, as patterns count that begin at the end, and mechanisms.
+    """
+    (query, key, value), extras = call.heads, call.extras
+    if extras["q_offset"] is None:
+        return call
+    end = extras["q_offset"] + query.shape[2] - extras["kv_offset"]
+    if end >= key.shape[2]:
+        return call
+    rest, real = _split(call.pattern, query.shape[2], key)
+    bias = extras["bias"]
+    if bias is not None and bias.shape[-1] == key.shape[2]:
+        extras = {**extras, "bias": bias[..., :end]}
+    return call._replace(
+        heads=(query, key[:, :, :end], value[:, :, :end]),
+        pattern=rest if real is None else rest & KeyMask(real[:, :end]),
+        extras=extras,
+    )
 
 
 def mixed(converted: Converted, call: Call, wants_weights: bool) -> tuple[Tensor, Tensor | None]:
@@ -64,16 +97,11 @@ def _asked(call: Call) -> AttentionCall:
     makes that the scale of the model.
     """
     query, key, value = call.heads
-    named, width = dict(call.extras), query.shape[-1]
+    width, named = query.shape[-1], dict[str, Any](call.extras)
     scale = named.pop("scale")
     if scale is not None and scale != width**-0.5:
         query = query * (scale * width**0.5)
     pattern, real = _split(call.pattern, query.shape[2], key)
-    if named["q_offset"] is not None:
-        # Room of a static cache that no token has reached.
-        end = named["q_offset"] + query.shape[2] - named["kv_offset"]
-        key, value = key[:, :, :end], value[:, :, :end]
-        real = None if real is None else real[:, :end]
     if real is not None:
         real = real.to(query.device)
     if query.shape[2] == 1 and getattr(call.module, "is_causal", False):

@@ -101,7 +101,7 @@ def _refuse_kind(name: str, got: object) -> TypeError:
         )
     return TypeError(
         f"convert: {name} must be a pattern, an object that follows headwise.nn.Mechanism, or "
-        f"None for softmax attention, got {got!r}\n  hint: {hint}"
+        f"None for softmax attention, got {described(got)}\n  hint: {hint}"
     )
 
 

@@ -99,8 +99,8 @@ def self_attention(model: nn.Module) -> list[SelfAttention]:
         own = _own_code(part)
         if own:
             raise BackendRefused(
-                f"convert: {name or 'the model'} ({type(part).__name__}) attends by its own code "
-                f"({', '.join(own)}), which never asks for another attention\n"
+                f"convert: {name or 'the model'} ({own_class(part).__name__}) attends by its own "
+                f"code ({', '.join(own)}), which never asks for another attention\n"
                 "  hint: patterns.longformer and patterns.bigbird make these of RoBERTa and BERT; "
                 "headwise.hf.accelerate(model) makes this one faster as it is"
             )
@@ -190,7 +190,7 @@ def _own_code(part: nn.Module) -> tuple[str, ...]:
     transformers = sys.modules.get("transformers")
     if transformers is None or not isinstance(part, transformers.PreTrainedModel):
         return ()
-    return own_attention(sys.modules[type(part).__module__])
+    return own_attention(sys.modules[own_class(part).__module__])
 
 
 def _first(module: nn.Module, names: tuple[str, ...]) -> int | None:
