@@ -46,7 +46,7 @@ def test_the_states_are_those_of_transformers(name: str, document: Tensor) -> No
 
 
 def test_memory_grows_as_the_length_does(name: str) -> None:
-    """Measured peaks are rough, so they are held against what one square mask of bytes takes."""
+    """Measured peaks are rough; what grows with the square would be 4 and 16 times as large."""
     lengths = (4096, 8192, 16_384)
     command = [sys.executable, "-m", "tests.support.long_models", name, *map(str, lengths)]
     folder = Path(__file__).parents[2]
@@ -55,5 +55,5 @@ def test_memory_grows_as_the_length_does(name: str) -> None:
     four, eight, sixteen = json.loads(done.stdout)
     said = f"{four:.0f}, {eight:.0f} and {sixteen:.0f} MB"
     assert 0 < sixteen < 16_384**2 / 1e6, said
-    assert sixteen < 2.4 * eight, said
-    assert sixteen < 5 * four, said
+    assert sixteen < 3 * eight, said
+    assert sixteen < 8 * four, said
