@@ -80,6 +80,22 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         ValueError,
         "attention_dropout must lie between 0 and 1, got -1.0",
     ),
+    "no spread": (
+        {"initializer_range": "wide"},
+        ValueError,
+        "initializer_range must be a finite number of at least 0, got 'wide'\n  hint: ",
+    ),
+    "no problem": (
+        {"problem_type": "guess"},
+        ValueError,
+        "problem_type must be one of None, 'regression', 'single_label_classification', 'mult",
+    ),
+    "no token": (
+        {"pad_token_id": "[PAD]"},
+        TypeError,
+        "pad_token_id must be the number of a token, got '[PAD]'\n  hint: tokenizer.convert",
+    ),
+    "no name": ({"": 3}, TypeError, "HeadwiseConfig: there is no argument \n  hint: help("),
     "no pattern": ({"pattern": "windw(3)"}, hw.PatternError, "is it window"),
     "a number": ({"pattern": 3}, TypeError, "pattern must be a pattern, its text, or None, got 3"),
     "a list too short": (
@@ -162,6 +178,10 @@ def test_settings_that_are_changed_later_are_checked_by_the_model() -> None:
 
 @pytest.mark.usefixtures("plain_calls")
 def test_what_layers_refuse_is_refused_when_a_model_is_made() -> None:
+    with pytest.raises(ValueError, match="seed must be an int"):
+        models.HeadwiseModel(config(mechanism={"kind": "random_features", "count": 4, "seed": "x"}))
+    with pytest.raises(hw.ShapeError, match=r"HeadwiseForSequence.*got num_labels=0\n  hint"):
+        models.HeadwiseForSequenceClassification(config("encoder", num_labels=0))
     with pytest.raises(NotImplementedError, match="dropout"):
         models.HeadwiseModel(config(mechanism="linear", attention_dropout=0.1))
     with pytest.raises(hw.PatternError, match=r"must be none or Causal\(\)"):

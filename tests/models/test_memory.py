@@ -6,8 +6,10 @@ import pytest
 import torch
 
 import headwise as hw
+from headwise import models
 from headwise.nn.cross_attention import CrossAttention
 from headwise.nn.weights import weights_of
+from tests.support.own_models import tiny, tokens
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -33,6 +35,23 @@ def test_steps_give_the_whole_pass(name: str) -> None:
     ]
     torch.testing.assert_close(torch.cat(found, 1), whole)
     assert cache.length(3) == (0 if "mechanism" in SETTINGS[name] else 9)
+
+
+@torch.no_grad()
+def test_a_cache_without_tokens_reads_a_memory_anew() -> None:
+    model, cache = tiny("encoder_decoder"), models.Cache()
+    start = torch.ones(2, 1, dtype=torch.long)
+    model(tokens(2, 9), decoder_input_ids=start, cache=cache)
+    cache.crop(-1)
+    other = tokens(2, 9, seed=8)
+    found = model(other, decoder_input_ids=start, cache=cache).logits
+    assert torch.equal(found, model(other, decoder_input_ids=start, use_cache=False).logits)
+
+
+def test_the_report_counts_cross_attention() -> None:
+    said = str(hw.hf.report(tiny("encoder_decoder")))
+    assert "serves 6 of 6 attention modules" in said
+    assert "served  2 CrossAttention (model.decoder.blocks.0.cross_attention … " in said
 
 
 def test_gradients_of_the_memory_in_the_first_call() -> None:

@@ -2,9 +2,10 @@
 
 from typing import NoReturn
 
+import torch
 from torch import Tensor
 
-from headwise.errors import CacheError
+from headwise.errors import CacheError, ShapeError
 from headwise.models.cache import Cache
 from headwise.models.configuration import HeadwiseConfig
 
@@ -56,24 +57,42 @@ def refuse_implementation(name: str) -> NoReturn:
     )
 
 
-def check_one_input(input_ids: Tensor | None, inputs_embeds: Tensor | None, stack: str) -> None:
-    """Refuse a call without tokens, or with two kinds of them."""
+def check_one_input(
+    input_ids: Tensor | None, inputs_embeds: Tensor | None, stack: str, width: int
+) -> None:
+    """Refuse a call without tokens, with two kinds of them, or with vectors of another form."""
+    of_two = stack == "decoder of two"
+    prefix = "decoder_" if of_two else ""
     if (input_ids is None) == (inputs_embeds is None):
-        prefix = "decoder_" if stack == "decoder of two" else ""
         got = "neither" if input_ids is None else "both"
+        way = ", or labels, or what DataCollatorForSeq2Seq(tokenizer, model=model) makes of them"
         raise TypeError(
             f"HeadwiseModel: one of {prefix}input_ids and {prefix}inputs_embeds is needed, "
-            f"got {got}\n  hint: pass the token numbers as {prefix}input_ids"
+            f"got {got}\n  hint: pass the token numbers as {prefix}input_ids{way if of_two else ''}"
+        )
+    if inputs_embeds is not None and (inputs_embeds.ndim, inputs_embeds.shape[-1]) != (3, width):
+        raise ShapeError(
+            f"HeadwiseModel: {prefix}inputs_embeds must be (batch, length, {width}), "
+            f"got {tuple(inputs_embeds.shape)}\n  hint: give one sample a dimension with x[None]"
         )
 
 
-def refuse_unread(reason: str, **given: object) -> None:
+def check_ids(input_ids: Tensor) -> None:
+    """Refuse what is no batch of token numbers."""
+    if input_ids.ndim != 2 or input_ids.dtype not in (torch.int32, torch.int64):
+        raise ShapeError(
+            "HeadwiseModel: token numbers must be (batch, length) of torch.int64 or torch.int32, "
+            f"got {tuple(input_ids.shape)} of {input_ids.dtype}\n"
+            "  hint: ids[None] makes a batch of one text; vectors are inputs_embeds"
+        )
+
+
+def refuse_unread(hint: str, **given: object) -> None:
     """Refuse arguments that nothing would read."""
     unread = [name for name, value in given.items() if value is not None]
     if unread:
         raise TypeError(
-            f"HeadwiseModel: there is nothing that reads {', '.join(unread)}\n"
-            f"  hint: the configuration has {reason}"
+            f"HeadwiseModel: there is nothing that reads {', '.join(unread)}\n  hint: {hint}"
         )
 
 

@@ -54,9 +54,11 @@ class Cache(_Cache):
         """Let every layer append once in a block; where it fails, all are what they were.
 
         Yields:
-            How many tokens there were before.
+            How many tokens there were before; where there were none, a memory is read anew.
         """
         held = self.store.length()
+        if not held:
+            self.memory.reset()
         with ExitStack() as stack:
             for layer in range(layers):
                 stack.enter_context(self.store._undone_on_failure(layer))
@@ -104,16 +106,17 @@ class Cache(_Cache):
 
     @override
     def batch_repeat_interleave(self, repeats: int) -> None:
-        self.reorder_cache(torch.arange(self.batch_size).repeat_interleave(repeats))
+        self.reorder_cache(torch.arange(max(self.batch_size, 0)).repeat_interleave(repeats))
 
     @override
     def batch_select_indices(self, indices: Tensor) -> None:
-        self.reorder_cache(torch.arange(self.batch_size)[indices.to("cpu")])
+        self.reorder_cache(indices)
 
     @override
     def reset(self) -> None:
         self.store.reset()
         self.memory.reset()
+        self.shift = 0
 
     @override
     def update(

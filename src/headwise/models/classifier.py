@@ -11,6 +11,7 @@ from headwise.models.losses import classification_loss
 from headwise.models.outputs import tuple_if_asked
 from headwise.models.places import real_tokens
 from headwise.models.transformer import HeadwiseModel, HeadwisePreTrainedModel
+from headwise.nn.arguments import check_counts
 
 
 class HeadwiseForSequenceClassification(HeadwisePreTrainedModel):  # type: ignore[no-untyped-call]
@@ -36,10 +37,12 @@ class HeadwiseForSequenceClassification(HeadwisePreTrainedModel):  # type: ignor
     def __init__(self, config: HeadwiseConfig) -> None:
         super().__init__(config)
         check_kind(type(self).__name__, config, "encoder", "decoder")
+        classes = config.num_labels or 0
+        check_counts(type(self).__name__, num_labels=classes)
         self.model = HeadwiseModel(config)
         self.pooling = config.pooling or ("first" if config.kind == "encoder" else "last")
         self.pooler = nn.Linear(config.d_model, config.d_model) if config.pooler else None
-        self.classifier = nn.Linear(config.d_model, config.num_labels or 2)
+        self.classifier = nn.Linear(config.d_model, classes)
         self.post_init()
 
     @tuple_if_asked

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, no_type_check
 
 from transformers import GenerationConfig, PreTrainedConfig
 
+from headwise._checks import is_int
 from headwise.errors import PatternError, ShapeError
 from headwise.models.settings import (
     follows_length,
@@ -15,6 +16,7 @@ from headwise.models.settings import (
 )
 from headwise.nn.arguments import check_counts, check_dropout
 from headwise.patterns import Pattern, parse
+from headwise.positions.bases import is_number
 
 KINDS = ("encoder", "decoder", "encoder_decoder")
 _CALLER = "HeadwiseConfig"
@@ -23,12 +25,17 @@ _CHOICES = {
     "norm": ("layer", "rms"),
     "activation": ("relu", "gelu", "gelu_tanh", "silu"),
     "pooling": (None, "first", "last", "mean"),
+    "problem_type": (
+        *(None, "regression"),
+        *("single_label_classification", "multi_label_classification"),
+    ),
 }
 _FLAGS = (
     *("gated", "bias", "norm_first", "embedding_norm", "scale_embeddings", "qk_norm", "sinks"),
     *("lm_bias", "lm_transform", "pooler", "tie_word_embeddings", "use_cache"),
 )
 _SIZES = ("vocab_size", "d_model", "num_layers", "num_heads", "max_positions")
+_TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
 _SIZES_OR_NONE = ("encoder_layers", "num_kv_heads", "head_dim", "hidden_dim")
 # What transformers itself hands to a configuration beside its fields.
 _OF_TRANSFORMERS = (
@@ -182,6 +189,7 @@ class HeadwiseConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
         Models call it again when they are made, for settings may be changed after construction.
         """
         _check_numbers(self)
+        _check_tokens(self)
         self.is_encoder_decoder = self.kind == "encoder_decoder"
         self.positions = positions_settings(self.positions)
         self.cross_mechanism = mechanism_settings("cross_mechanism", self.cross_mechanism)
@@ -228,10 +236,8 @@ def _check_numbers(config: HeadwiseConfig) -> None:
                 f"got {getattr(config, name)!r}\n"
                 "  hint: help(headwise.models.HeadwiseConfig) says what each means"
             )
-    for name in _FLAGS:
+    for name in _FLAGS if config.attention_bias is None else (*_FLAGS, "attention_bias"):
         _check_flag(name, getattr(config, name))
-    if config.attention_bias is not None:
-        _check_flag("attention_bias", config.attention_bias)
     optional = {name: getattr(config, name) for name in _SIZES_OR_NONE}
     optional["num_segments"] = config.num_segments or None
     required = {name: 0 if (size := getattr(config, name)) is None else size for name in _SIZES}
@@ -246,6 +252,12 @@ def _check_numbers(config: HeadwiseConfig) -> None:
             check_dropout(_CALLER, getattr(config, name))
         except ValueError as wrong:
             raise ValueError(str(wrong).replace(" dropout must", f" {name} must")) from None
+    spread = config.initializer_range
+    if not is_number(spread) or spread < 0:
+        raise ValueError(
+            f"{_CALLER}: initializer_range must be a finite number of at least 0, got {spread!r}\n"
+            "  hint: 0.02 is usual"
+        )
 
 
 def _check_flag(name: str, flag: object) -> None:
@@ -256,9 +268,21 @@ def _check_flag(name: str, flag: object) -> None:
         )
 
 
+def _check_tokens(config: HeadwiseConfig) -> None:
+    for name in _TOKENS:
+        given = getattr(config, name)
+        listed = given if isinstance(given, list) and name == "eos_token_id" else [given]
+        if not all(token is None or is_int(token) for token in listed):
+            raise TypeError(
+                f"{_CALLER}: {name} must be the number of a token, got {given!r}\n"
+                "  hint: tokenizer.convert_tokens_to_ids(token) tells it; None = there is none"
+            )
+
+
 def _check_causal(config: HeadwiseConfig) -> None:
     """Refuse a decoder whose tokens would see what comes after them, or not what a cache holds."""
-    for layer in range(config.num_layers):
+    several = isinstance(config.pattern, list) or isinstance(config.mechanism, list)
+    for layer in range(config.num_layers if several else 1):
         pattern, mechanism = config.attention_of("decoder", layer)
         if mechanism is not None and mechanism["kind"] == "low_rank":
             raise ValueError(
@@ -291,7 +315,7 @@ def _refuse_unknown(given: dict[str, Any]) -> None:
     known = {*(field.name for field in fields(HeadwiseConfig)), *HeadwiseConfig.attribute_map}
     generation = vars(GenerationConfig())  # type: ignore[no-untyped-call]
     for name in given:
-        if name in known or name in generation or name in _OF_TRANSFORMERS or name[0] == "_":
+        if name in known or name in generation or name in _OF_TRANSFORMERS or name.startswith("_"):
             continue
         near = get_close_matches(name, known, 1)
         meant = f"is it {near[0]}? " if near else ""

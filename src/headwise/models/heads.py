@@ -10,6 +10,7 @@ from transformers.modeling_outputs import (
     MaskedLMOutput,
     Seq2SeqLMOutput,
 )
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from typing_extensions import override
 
 from headwise.models.arguments import check_cache, check_kind, refuse_implementation, refuse_kept
@@ -103,6 +104,12 @@ class HeadwiseForCausalLM(_Generates):  # type: ignore[no-untyped-call]
     kind = "decoder"
     _tied_weights_keys = _TIED_IN_DECODER
 
+    def __init__(self, config: HeadwiseConfig) -> None:
+        super().__init__(config)
+        # Trainer moves labels by one place for classes of this table, where it smooths them.
+        name = type(self).__name__
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.setdefault(name, name)
+
     @tuple_if_asked
     def forward(
         self,
@@ -156,7 +163,7 @@ class HeadwiseForCausalLM(_Generates):  # type: ignore[no-untyped-call]
         logits = self.scores(hidden)
         loss = None
         if labels is not None:
-            loss = token_loss(logits[:, :-1], labels[:, 1:], num_items_in_batch)
+            loss = token_loss(logits, labels, num_items_in_batch, of_next=True)
         return CausalLMOutputWithCrossAttentions(
             loss=loss,
             logits=logits,

@@ -71,7 +71,10 @@ _ACTIVATIONS = {
 _TOKENS = {
     name: Read(name) for name in ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id")
 }
-_CLASSES = {"id2label": Read("id2label"), "problem_type": Read("problem_type"), "pooler": True}
+_CLASSES = {
+    **{name: Read(name) for name in ("id2label", "label2id", "problem_type")},
+    "pooler": True,
+}
 
 _BERT_CONFIG: dict[str, Any] = {
     **_TOKENS,

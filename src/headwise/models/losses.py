@@ -3,17 +3,32 @@
 from torch import Tensor
 from torch.nn import functional
 
+from headwise.errors import ShapeError
 from headwise.models.configuration import HeadwiseConfig
 
 
-def token_loss(logits: Tensor, labels: Tensor, items: Tensor | int | None) -> Tensor:
+def token_loss(
+    logits: Tensor, labels: Tensor, items: Tensor | int | None, *, of_next: bool = False
+) -> Tensor:
     """Return the cross entropy of tokens, in float32; labels of -100 are left out.
 
     Args:
         logits: (batch, length, vocab_size).
         labels: (batch, length).
         items: What the sum is divided by; ``None`` = the number of labels that count.
+        of_next: Whether the label of a place is what the place before it must tell.
+
+    Raises:
+        ShapeError: Labels of another batch or length.
     """
+    if labels.shape != logits.shape[:-1]:
+        raise ShapeError(
+            f"HeadwiseModel: labels must be {tuple(logits.shape[:-1])}, one for each token, "
+            f"got {tuple(labels.shape)}\n  hint: -100 leaves a place out; models move labels "
+            "themselves"
+        )
+    if of_next:
+        logits, labels = logits[:, :-1], labels[:, 1:]
     scores = logits.flatten(0, 1).float()
     reduction = "mean" if items is None else "sum"
     loss = functional.cross_entropy(scores, labels.flatten(), reduction=reduction)

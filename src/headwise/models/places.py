@@ -71,7 +71,7 @@ def first_place(
     if cache is not None and held:
         counted = counted + cache.shift
     start = counted
-    if position_ids is not None and new:
+    if position_ids is not None and batch and new:
         _check_sizes(position_ids, batch, new)
         start = _given_place(position_ids.expand(batch, -1), real, counted, held)
     if cache is not None and held and not bool(torch.as_tensor(start == counted).all()):

@@ -8,7 +8,6 @@ from transformers import (
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
 )
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from headwise.models.classifier import HeadwiseForSequenceClassification
 from headwise.models.configuration import HeadwiseConfig
@@ -43,9 +42,6 @@ def register() -> None:
         >>> type(AutoModelForMaskedLM.from_config(config)).__name__
         'HeadwiseForMaskedLM'
     """
-    name = HeadwiseConfig.model_type
-    AutoConfig.register(name, HeadwiseConfig, exist_ok=True)
+    AutoConfig.register(HeadwiseConfig.model_type, HeadwiseConfig, exist_ok=True)
     for auto, model in _CLASSES.items():
         auto.register(HeadwiseConfig, model, exist_ok=True)
-    # Trainer moves labels by one place for classes of this table, where it smooths them.
-    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[name] = HeadwiseForCausalLM.__name__

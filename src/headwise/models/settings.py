@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from headwise._checks import is_int
 from headwise.errors import PatternError
 from headwise.nn import LinearAttention, LowRank, RandomFeatures
 from headwise.patterns import (
@@ -84,9 +85,10 @@ def make_mechanism(given: Any, layer: int, max_positions: int) -> Any:
     """Build the mechanism of a layer; random features are other ones in every layer."""
     if given is None:
         return None
-    numbers = {name: value for name, value in given.items() if name != "kind"}
-    if given["kind"] == "random_features":
-        numbers["seed"] = numbers.get("seed", 0) + layer
+    numbers = _numbers(given)
+    seed = numbers.get("seed", 0)
+    if given["kind"] == "random_features" and is_int(seed):
+        numbers["seed"] = seed + layer
     if given["kind"] == "low_rank":
         numbers.setdefault("max_length", max_positions)
     return MECHANISMS[given["kind"]](**numbers)
@@ -96,7 +98,7 @@ def make_added_positions(given: Any, max_positions: int, d_model: int) -> nn.Mod
     """Build the positions that are added to embedded tokens; ``None`` where layers have them."""
     if given is None or given["kind"] not in _ADDED:
         return None
-    numbers = {name: value for name, value in given.items() if name != "kind"}
+    numbers = _numbers(given)
     if given["kind"] == "sinusoidal":
         return Sinusoidal(d_model, **numbers)
     return Learned(numbers.pop("max_length", max_positions), d_model, **numbers)
@@ -106,7 +108,7 @@ def make_layer_positions(given: Any, num_heads: int, head_dim: int, *, causal: b
     """Build the positions of a layer; ``None`` where they are added to the embedding."""
     if given is None or given["kind"] in _ADDED:
         return None
-    numbers = {name: value for name, value in given.items() if name != "kind"}
+    numbers = _numbers(given)
     if given["kind"] == "rotary":
         return Rotary(head_dim, **numbers)
     if given["kind"] == "relative":
@@ -127,6 +129,10 @@ def knows_distances_only(pattern: Pattern) -> bool:
     if parts:
         return all(knows_distances_only(part) for part in parts)
     return isinstance(pattern, Full | Causal | Window | Strided)
+
+
+def _numbers(given: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if name != "kind"}
 
 
 def _parts(pattern: Pattern) -> list[Pattern]:

@@ -21,12 +21,18 @@ from transformers.modeling_outputs import (
 from typing_extensions import override
 
 from headwise.errors import CacheError
-from headwise.models.arguments import check_cache, check_config, check_one_input, refuse_unread
+from headwise.models.arguments import (
+    check_cache,
+    check_config,
+    check_ids,
+    check_one_input,
+    refuse_unread,
+)
 from headwise.models.cache import Cache
 from headwise.models.configuration import HeadwiseConfig
 from headwise.models.outputs import tuple_if_asked
 from headwise.models.places import first_place, needs_places, real_tokens
-from headwise.models.seen import Seen
+from headwise.models.seen import Seen, run_block
 from headwise.models.settings import make_added_positions, make_layer_positions, make_mechanism
 from headwise.nn import FeedForward, MultiHeadAttention, TransformerBlock
 from headwise.nn.cross_attention import CrossAttention
@@ -109,6 +115,7 @@ class Stack(nn.Module):
         width, count = config.d_model, config.layers_of(stack)
         norm = _NORMS[config.norm]
         self.stack = stack if embeds else "decoder of two"
+        self.width = width
         self.dropout = config.dropout
         self.scale = width**0.5 if config.scale_embeddings else None
         self.tokens = nn.Embedding(config.vocab_size, width) if embeds else None
@@ -122,6 +129,7 @@ class Stack(nn.Module):
     def embed(self, input_ids: Tensor) -> Tensor:
         """Return the embedding of tokens, (batch, length, d_model)."""
         assert self.tokens is not None
+        check_ids(input_ids)
         found: Tensor = self.tokens(input_ids)
         return found if self.scale is None else found * self.scale
 
@@ -141,7 +149,7 @@ class Stack(nn.Module):
         output_attentions: bool = False,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """Return the hidden states of (batch, length) tokens; arguments as in ``HeadwiseModel``."""
-        check_one_input(input_ids, inputs_embeds, self.stack)
+        check_one_input(input_ids, inputs_embeds, self.stack, self.width)
         x: Any = inputs_embeds if input_ids is None else self.embed(input_ids)
         seen = Seen(output_hidden_states, output_attentions)
         with nullcontext(0) if cache is None else cache.one_pass(len(self.blocks)) as held:
@@ -156,12 +164,14 @@ class Stack(nn.Module):
             for layer, block in enumerate(cast(list[TransformerBlock], self.blocks)):
                 seen.state(x)
                 at = start if moved and needs_places(block.attention) else None
-                run = partial(block, q_offset=at, layer=layer, **given)
-                with seen.weights_in(block):
-                    if self.gradient_checkpointing and self.training and torch.is_grad_enabled():
-                        x = self._gradient_checkpointing_func(run, x, memory)
-                    else:
-                        x = run(x, memory)
+                run: Callable[..., Any] = partial(
+                    run_block, block, shows=output_attentions, q_offset=at, layer=layer, **given
+                )
+                if self.gradient_checkpointing and self.training and torch.is_grad_enabled():
+                    x, *weights = self._gradient_checkpointing_func(run, x, memory)
+                else:
+                    x, *weights = run(x, memory)
+                seen.weights(weights)
         if self.final_norm is not None:
             x = self.final_norm(x)
         seen.state(x)
@@ -172,7 +182,7 @@ class Stack(nn.Module):
     def _embedded(self, x: Tensor, token_type_ids: Tensor | None, start: int | Tensor) -> Tensor:
         """Add segments and positions, then norm and dropout."""
         if self.segments is None:
-            refuse_unread("num_segments=0", token_type_ids=token_type_ids)
+            refuse_unread("the configuration has num_segments=0", token_type_ids=token_type_ids)
         elif token_type_ids is None:
             x = x + self.segments.weight[0]
         else:
@@ -326,7 +336,7 @@ class HeadwiseModel(HeadwisePreTrainedModel):  # type: ignore[no-untyped-call]
         source = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         if self.encoder is None or self.decoder is None:
             refuse_unread(
-                f"kind={self.config.kind!r}",
+                f"the configuration has kind={self.config.kind!r}",
                 decoder_input_ids=decoder_input_ids,
                 decoder_attention_mask=decoder_attention_mask,
                 decoder_position_ids=decoder_position_ids,
@@ -337,6 +347,12 @@ class HeadwiseModel(HeadwisePreTrainedModel):  # type: ignore[no-untyped-call]
             return self.first(*source, cache=cache, **shown)
         if encoder_outputs is None:
             encoder_outputs = self.encoder(*source, **shown)
+        else:
+            refuse_unread(
+                "encoder_outputs are given, and are what the decoder reads",
+                input_ids=input_ids,
+                inputs_embeds=inputs_embeds,
+            )
         memory = encoder_outputs[0]
         if decoder_input_ids is not None and decoder_inputs_embeds is None:
             decoder_inputs_embeds = self.encoder.embed(decoder_input_ids)
