@@ -27,9 +27,12 @@ def draw_directions(count: int, head_dim: int, *, seed: int, orthogonal: bool) -
 
     if not orthogonal:
         return normal(count).float()
-    blocks = [_turned(normal(head_dim)) for _ in range(0, count, head_dim)]
+    # More directions than memory holds must fail here, not after hours.
+    found = torch.empty(count, head_dim, dtype=torch.float64, device="cpu")
+    for rows in found.split(head_dim):
+        rows.copy_(_turned(normal(head_dim))[: len(rows)])
     lengths = normal(count).square().sum(-1, keepdim=True).sqrt()
-    return (torch.cat(blocks)[:count] * lengths).float()
+    return (found * lengths).float()
 
 
 def following(seed: int) -> int:
