@@ -22,6 +22,10 @@ CALLS: dict[str, tuple[hw.patterns.Pattern | None, dict[str, Any]]] = {
         None,
         {"bias": torch.tensor([0.5, float("-inf")]).view(1, 2, 1, 1)[:, [1, 0, 1, 1]]},
     ),
+    "the lowest bias": (
+        hw.Causal(),
+        {"bias": torch.full((1, HEADS, 1, 1), torch.finfo(torch.float32).min)},
+    ),
     "alibi": (hw.Causal(), {"bias": hw.positions.Alibi(HEADS)}),
     "relative": (None, {"bias": hw.positions.RelativeBias(HEADS)}),
     "cap": (None, {"softcap": 0.7}),
@@ -80,6 +84,19 @@ def test_calls_keep_their_numbers(exported: Session, q_len: int, kv_len: int) ->
 
 def _wide(part: Any) -> Any:
     return part.double() if isinstance(part, Tensor) else part
+
+
+def test_numbers_that_no_query_sees(exported: Session) -> None:
+    """Windows of the last queries leave the first keys alone, without any mask that says so."""
+    query, key, value = heads(3, 11)
+    unseen = torch.arange(11).unsqueeze(1) < 6
+    given = query, key.masked_fill(unseen, torch.nan), value.masked_fill(unseen, torch.nan)
+    names = [name for name in CALLS for _ in range(1 + (name in WITH_LSE))]
+    for name, found, clean in zip(
+        names, exported(*given), exported(query, key, value), strict=True
+    ):
+        if name in ("bias by head", "sinks"):
+            torch.testing.assert_close(found, clean, msg=name)
 
 
 class Halves(nn.Module):

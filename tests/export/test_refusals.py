@@ -52,6 +52,21 @@ def test_patterns_of_one_length_in_open_graphs(pattern: hw.patterns.Pattern, sai
     assert "export at one length" in str(caught.value)
 
 
+def test_offsets_of_open_lengths() -> None:
+    """Torch makes them numbers and checks lengths; a file would not check."""
+
+    class Last(nn.Module):
+        @override
+        def forward(self, x: Tensor, keys: Tensor) -> Tensor:
+            return hw.attend(x, keys, keys, hw.Causal(), q_offset=keys.shape[2] - x.shape[2])
+
+    given = torch.randn(1, 2, 5, 8), torch.randn(1, 2, 7, 8)
+    made = torch.export.export(Last().eval(), given, dynamic_shapes=LENGTH * 2)
+    with pytest.raises(hw.PatternError, match="the offset 2 is the difference") as caught:
+        hw.export.for_onnx(made)
+    assert "hint: leave q_offset out where" in str(caught.value)
+
+
 def test_dropout() -> None:
     made = program(lambda x: hw.attend(x, x, x, dropout_p=0.25))
     with pytest.raises(hw.BackendRefused) as caught:

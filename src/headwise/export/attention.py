@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from math import inf
+from operator import eq
 from typing import Any, NamedTuple
 
 import torch
 from torch import SymInt, Tensor
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from headwise.errors import BackendRefused, PatternError
 from headwise.export.pairs import Place, allowed
@@ -69,10 +71,10 @@ def attend(
         pairs = allowed(rule, place)
         # Runtimes take masks that are not spread over samples and heads, but no others.
         pairs = pairs.expand(-1, -1, *sizes)
-        if tensors:
-            given = _without_unseen(*given, pairs)
     if bias is not None:
         bias, pairs = _opened(bias.float(), pairs)
+    if pairs is not None and not (causal and bias is None and statically_known_true(eq(*sizes))):
+        given = _without_unseen(*given, pairs.expand(-1, -1, *sizes))
     scores = _Scores(scale, softcap, bias, pairs, sinks)
     # Versions of the standard disagree on whether a cap comes before or after a mask.
     capped = softcap > 0.0 and (pairs is not None or bias is not None)
@@ -136,7 +138,11 @@ def _by_operator(
         attributes["is_causal"], mask = 1, None
     elif scores.bias is not None:
         assert mask is not None
-        mask = torch.where(mask, scores.bias, -inf).expand(-1, -1, query.shape[2], key.shape[2])
+        # Runtimes take the lowest number for a closed pair, which a row of nothing else is not.
+        lowest = torch.finfo(query.dtype).min / 2
+        mask = torch.where(mask, scores.bias.clamp(min=lowest), -inf).expand(
+            -1, -1, query.shape[2], key.shape[2]
+        )
     if scores.softcap > 0.0:
         attributes["softcap"] = scores.softcap
     return torch.onnx.ops.symbolic(
