@@ -29,7 +29,7 @@ def draw_directions(count: int, head_dim: int, *, seed: int, orthogonal: bool) -
         return normal(count).float()
     # More directions than memory holds must fail here, not after hours.
     found = torch.empty(count, head_dim, dtype=torch.float64, device="cpu")
-    for rows in found.split(head_dim):
+    for rows in torch.split(found, head_dim):
         rows.copy_(_turned(normal(head_dim))[: len(rows)])
     lengths = normal(count).square().sum(-1, keepdim=True).sqrt()
     return (found * lengths).float()

@@ -16,6 +16,9 @@ from headwise.patterns.spelling import unknown_kind
 
 _COMPUTED = (torch.float32, torch.bfloat16, torch.float16)
 
+# Below it a masked score times the scale is a number like any other; 0 itself is a case of its own.
+_LEAST_SCALE = 1e-36
+
 # Numbers per head, the fewest that torch's kernels of FlexAttention take.
 _NARROWEST = 16
 
@@ -108,6 +111,8 @@ def native(call: Call) -> list[str]:
             reasons.append("torch.func.functionalize is active")
     if torch._C._get_tracing_state() is not None:
         reasons.append("torch.jit is tracing the call")
+    if 0.0 < abs(call.scale) < _LEAST_SCALE:
+        reasons.append(f"its scales are 0 or at least {_LEAST_SCALE:g}, and this is {call.scale:g}")
     strange = _strange_tensor(call)
     if strange is not None:
         reasons.append(f"a tensor is a {strange}")
