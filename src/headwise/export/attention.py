@@ -2,12 +2,10 @@
 
 from collections.abc import Sequence
 from math import inf
-from operator import eq
 from typing import Any, NamedTuple
 
 import torch
 from torch import SymInt, Tensor
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from headwise.errors import BackendRefused, PatternError
 from headwise.export.pairs import Place, allowed
@@ -73,7 +71,7 @@ def attend(
         pairs = pairs.expand(-1, -1, *sizes)
     if bias is not None:
         bias, pairs = _opened(bias.float(), pairs)
-    if pairs is not None and not (causal and bias is None and statically_known_true(eq(*sizes))):
+    if pairs is not None and not (causal and bias is None and _surely_equal(*sizes)):
         given = _without_unseen(*given, pairs.expand(-1, -1, *sizes))
     scores = _Scores(scale, softcap, bias, pairs, sinks)
     # Versions of the standard disagree on whether a cap comes before or after a mask.
@@ -98,6 +96,13 @@ def _read(pattern: str, numbers: Sequence[int], tensors: Sequence[Tensor]) -> Pa
                 "  hint: make it of a tensor, as in Lengths(lengths), or export at one length"
             )
     return read(pattern, numbers, tensors)
+
+
+def _surely_equal(one: int | SymInt, other: int | SymInt) -> bool:
+    """Say whether two lengths are one, whatever the open ones will be."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return statically_known_true(one == other)
 
 
 def _side_by_side(q_offsets: Sequence[int], kv_offsets: Sequence[int]) -> bool:
