@@ -111,8 +111,11 @@ def native(call: Call) -> list[str]:
             reasons.append("torch.func.functionalize is active")
     if torch._C._get_tracing_state() is not None:
         reasons.append("torch.jit is tracing the call")
-    if 0.0 < abs(call.scale) < _LEAST_SCALE:
-        reasons.append(f"its scales are 0 or at least {_LEAST_SCALE:g}, and this is {call.scale:g}")
+    if call.pattern is not None and 0.0 < abs(call.scale) < _LEAST_SCALE:
+        reasons.append(
+            f"with a pattern, its scales are 0 or at least {_LEAST_SCALE:g}, and this is "
+            f"{call.scale:g}"
+        )
     strange = _strange_tensor(call)
     if strange is not None:
         reasons.append(f"a tensor is a {strange}")
