@@ -34,7 +34,6 @@ def test_masked_keys_of_a_cache_stay_out(dtype: torch.dtype | None) -> None:
 
 def test_the_kernels_refuse_them() -> None:
     query = torch.ones(1, 1, 3, 8)
-    with pytest.raises(
-        hw.BackendRefused, match="scales are 0 or at least 1e-36, and this is 1e-38"
-    ):
-        hw.attend(query, query, query, scale=1e-38, backend="native")
+    wanted = "with a pattern, its scales are 0 or at least 1e-36, and this is 1e-38"
+    with pytest.raises(hw.BackendRefused, match=wanted):
+        hw.attend(query, query, query, hw.Causal(), scale=1e-38, backend="native")
