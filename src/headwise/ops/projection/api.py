@@ -39,10 +39,11 @@ def linear(
 ) -> Tensor:
     """Return ``activation(x @ weight^T + bias)``, in inference by the fastest way.
 
-    Few rows, and up to 16 of a small call, go through a kernel that reads every weight once; more, in float32 on
-    processors that are not Intel's and in bfloat16, through oneDNN with a packed weight and the
-    activation fused; everything else through ``torch.nn.functional.linear``. Which way is taken
-    depends on dtype, number of rows, processor and ``projections`` alone; they agree to rounding.
+    Few rows, and up to 16 of a small call, go through a kernel that reads every weight once; more,
+    in float32 on processors that are not Intel's and in bfloat16, through oneDNN with a packed
+    weight and the activation fused; everything else through ``torch.nn.functional.linear``. Which
+    way is taken depends on dtype, sizes, processor and ``projections`` alone; they agree to
+    rounding.
 
     Args:
         x: (…, inputs).
